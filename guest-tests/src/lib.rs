@@ -1,0 +1,2 @@
+//! Guest runtime.
+#![cfg_attr(not(test), no_std)]

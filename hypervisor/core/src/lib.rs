@@ -1,0 +1,3 @@
+//! Lull core.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Lull image.
+#![cfg_attr(not(test), no_std)]
