@@ -1,0 +1,1 @@
+//! Firmware tables: what the machine says about itself.

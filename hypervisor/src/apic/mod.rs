@@ -1,0 +1,1 @@
+//! Local APIC: interrupt delivery, timer and IPIs of each CPU.

@@ -1,0 +1,1 @@
+//! Boot: from the loader's hands to a 64-bit Rust function with checked boot information.

@@ -1,0 +1,1 @@
+//! Console: COM1 for people, port 0xE9 for tools.

@@ -1,0 +1,1 @@
+//! The CPU: features, tables, exceptions, per-CPU areas, sleep instructions.

@@ -1,0 +1,1 @@
+//! Domains: guests, their loader, firmware tables and devices.

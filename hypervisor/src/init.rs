@@ -1,0 +1,1 @@
+//! The boot sequence, in order.

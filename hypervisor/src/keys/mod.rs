@@ -1,0 +1,1 @@
+//! Debug keys of the console.

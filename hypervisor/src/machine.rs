@@ -1,0 +1,1 @@
+//! The machine as the core sees it.

@@ -1,0 +1,1 @@
+//! Memory: page frames, heap, page tables.

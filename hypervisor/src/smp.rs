@@ -1,0 +1,1 @@
+//! Bringing up the application processors.

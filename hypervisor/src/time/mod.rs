@@ -1,0 +1,1 @@
+//! Clocks: how fast the TSC runs, and whether it can be trusted.

@@ -1,0 +1,1 @@
+//! Hardware virtualization behind one trait.
