@@ -1,0 +1,1 @@
+//! Which C-states a CPU gets, and why.

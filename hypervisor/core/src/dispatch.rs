@@ -1,0 +1,1 @@
+//! The dispatch loop of a pCPU.

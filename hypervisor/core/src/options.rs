@@ -1,0 +1,1 @@
+//! The hypervisor command line.

@@ -1,0 +1,82 @@
+//! What the core asks of a machine, split by what is asked and not by who answers.
+//!
+//! The image implements these traits over the TSC, the local APIC and the sleep instructions; the simulator over an
+//! event queue; tests over a script. They are generic parameters, never `dyn`: the idle path has no indirect call.
+//!
+//! Contract that every implementation keeps:
+//! - All calls are made **on** the CPU they are about, with interrupts off, and return with interrupts off.
+//! - [`Sleeper::mwait`] with [`IrqGate::Open`], [`Sleeper::halt`], [`Sleeper::io_read`] and [`Sleeper::poll`] contain
+//!   both the STI and the closing CLI. The core never opens interrupts around a sleep by itself, so no window can exist
+//!   between the last check for work and the sleep.
+//! - Any sleep may end early, without a reason. None may outlast an interrupt, an expired one-shot, or (while the
+//!   monitor is armed) a store to the monitored word.
+//! - Interrupt handlers only stamp the time of the first of them, count, post an event to their own CPU's
+//!   [`WakeWord`], and acknowledge. They take no lock, and switch to nothing.
+
+use crate::cstate::MwaitHint;
+use crate::units::{CpuId, TickRate, Ticks};
+use crate::wake::WakeWord;
+
+/// The time stamp counter of this CPU, the same on all CPUs.
+pub trait Clock {
+    /// The time now. Never earlier than an earlier answer on the same CPU.
+    fn now(&self) -> Ticks;
+
+    /// How fast it counts.
+    fn rate(&self) -> TickRate;
+}
+
+/// The one-shot timer of this CPU.
+pub trait OneShot {
+    /// Interrupt at `deadline`, in place of whatever was armed. A deadline in the past interrupts at once.
+    fn arm(&self, deadline: Ticks);
+
+    /// No interrupt until the next [`arm`](Self::arm). One that is on its way already may still come.
+    fn cancel(&self);
+}
+
+/// Whether interrupts are taken while the CPU is in a C-state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IrqGate {
+    /// Interrupts stay off; a pending one ends the sleep untaken (MWAIT with ECX bit 0, "break on masked interrupt").
+    Masked,
+    /// STI directly before the sleep, CLI directly after it: the handler runs inside the state (MWAIT with ECX = 0).
+    Open,
+}
+
+/// The ways into a C-state.
+pub trait Sleeper {
+    /// Arms the monitor hardware on a wake word: the next [`mwait`](Self::mwait) ends when somebody stores to it.
+    fn arm_monitor(&self, word: &WakeWord);
+
+    /// Sleeps by MWAIT until a store to the armed word or an interrupt.
+    fn mwait(&self, hint: MwaitHint, gate: IrqGate);
+
+    /// Sleeps by `sti; hlt; cli` until an interrupt, which is taken inside.
+    fn halt(&self);
+
+    /// Sleeps by a read from an ACPI `P_LVLx` port until an interrupt, which is taken before this returns.
+    fn io_read(&self, port: u16);
+
+    /// One step of a poll: opens interrupts for a moment and relaxes. The caller looks at its wake word between steps.
+    fn poll(&self);
+
+    /// When the first interrupt handler since the last call began, if any did. Clears the stamp.
+    ///
+    /// The idle path calls it once before it sleeps, to forget older handlers, and once after, to split the sleep into
+    /// residency and interrupt time.
+    fn take_first_irq(&self) -> Option<Ticks>;
+}
+
+/// Interrupting another CPU.
+pub trait Ipi {
+    /// Sends the event-check interrupt, which makes the target look at its wake word. Every store made before is
+    /// visible to the handler (fenced where the interrupt controller needs it).
+    fn send(&self, target: CpuId);
+}
+
+/// A whole machine, as seen from the CPU that asks.
+pub trait Platform: Clock + OneShot + Sleeper + Ipi {
+    /// The CPU this runs on.
+    fn cpu(&self) -> CpuId;
+}

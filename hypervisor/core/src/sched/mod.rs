@@ -1,0 +1,1 @@
+//! Schedulers and run state of vCPUs.
