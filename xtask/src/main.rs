@@ -1,2 +1,70 @@
-//! xtask.
-fn main() {}
+//! `cargo xtask`: one command line to build, run, test and measure Lull.
+//!
+//! One module a command. Nothing here starts a shell: programs are run by [`process`], which ends what it
+//! started, also when xtask itself is interrupted. What a run found out is read from the machine channel
+//! ([`channel`]) and from nowhere else.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod build;
+mod channel;
+mod deps;
+mod guest_arg;
+mod lint;
+mod process;
+mod qemu;
+mod report;
+mod run;
+mod session;
+mod test;
+mod workspace;
+
+/// Build, run, test and measure Lull.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check what a build and a run need, and install what is missing
+    #[command(visible_alias = "deps")]
+    Doctor,
+    /// Build the image, the guest kernels and the boot bundle
+    Build(build::BuildArgs),
+    /// Boot Lull in QEMU with guests, show its console, then who passed and where the time went
+    Run(run::RunArgs),
+    /// Run every test: host unit tests, model checks, lints, and the real image with real guests in QEMU
+    Test(test::TestArgs),
+    /// Check formatting, clippy (host and bare metal) and rustdoc
+    Lint,
+    /// Measure, and print figures
+    Bench(bench::BenchArgs),
+}
+
+fn main() -> ExitCode {
+    if let Err(why) = process::end_children_on_signals() {
+        eprintln!("xtask: {why:#}");
+        return ExitCode::FAILURE;
+    }
+    let done = match Cli::parse().command {
+        Command::Doctor => deps::doctor(),
+        Command::Build(args) => build::command(&args),
+        Command::Run(args) => run::command(&args),
+        Command::Test(args) => test::command(&args),
+        Command::Lint => lint::command(),
+        Command::Bench(args) => bench::command(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

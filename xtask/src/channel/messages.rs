@@ -1,0 +1,178 @@
+//! The messages of the machine channel. Times are in TSC ticks.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Number, Value};
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Message {
+    Boot(Boot),
+    Problem(Problem),
+    Cstates(Cstates),
+    Guest(GuestEvent),
+    Figure(Figure),
+    End(End),
+    /// A type that this xtask does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What was found at boot.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Boot {
+    /// How many CPUs run.
+    pub cpus: u32,
+    /// Indices of CPUs that never answered.
+    pub cpus_failed: Vec<u32>,
+    pub tsc_hz: u64,
+    pub tsc_source: String,
+    pub nonstop_tsc: bool,
+    pub arat: bool,
+    pub tsc_deadline: bool,
+    pub mwait: String,
+    pub x2apic: bool,
+    /// `svm`, `vmx` or nothing.
+    pub virt: Option<String>,
+    /// Why `virt` is what it is.
+    pub virt_why: Option<String>,
+    /// Who runs us, by CPUID.
+    pub hypervisor: Option<String>,
+    pub cmdline: String,
+    pub mem_mib: u64,
+}
+
+/// One bad input.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Problem {
+    /// `cmdline`, `bundle`, `guest`, `firmware` or `cpu`.
+    #[serde(rename = "where")]
+    pub place: String,
+    pub name: String,
+    pub why: String,
+    pub expected: Option<String>,
+}
+
+/// One reading of all CPUs' counters.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Cstates {
+    pub seq: u64,
+    /// `start`, `key` or `end`.
+    pub reason: String,
+    pub now: u64,
+    pub cpus: Vec<CpuCounters>,
+}
+
+/// One CPU in a reading.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CpuCounters {
+    pub cpu: u32,
+    /// Since the CPU came up.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// Since the last reading.
+    pub delta: Option<Counters>,
+}
+
+/// Where the time of one CPU went.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    pub elapsed: u64,
+    /// Awake: `guest` + `hypervisor`.
+    pub c0: u64,
+    pub guest: u64,
+    pub hypervisor: u64,
+    pub sched_passes: u64,
+    /// Wakes from an idle state, by reason.
+    pub wakes: BTreeMap<String, Value>,
+    pub states: Vec<State>,
+}
+
+impl Counters {
+    /// Σ residency.
+    pub fn residency(&self) -> u64 {
+        self.states.iter().map(|state| state.residency).sum()
+    }
+
+    /// Σ time of interrupt handlers in idle states.
+    pub fn irq(&self) -> u64 {
+        self.states.iter().map(|state| state.irq).sum()
+    }
+
+    /// Σ entries into idle states.
+    pub fn usage(&self) -> u64 {
+        self.states.iter().map(|state| state.usage).sum()
+    }
+
+    /// Σ wakes.
+    pub fn wakes_total(&self) -> u64 {
+        self.wakes.values().filter_map(Value::as_u64).sum()
+    }
+}
+
+/// One idle state of one CPU.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct State {
+    pub name: String,
+    /// `HLT`, `MWAIT`, `POLL`, ...
+    pub method: String,
+    pub usage: u64,
+    pub residency: u64,
+    pub irq: u64,
+}
+
+/// A guest started or ended.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct GuestEvent {
+    pub id: u32,
+    pub name: String,
+    /// `start` or `end`.
+    pub event: String,
+    pub vcpus: u32,
+    /// `pass`, `fail` or `none`.
+    pub verdict: Option<String>,
+    /// `port`, `triple-fault`, `crash` or `killed`.
+    pub how: Option<String>,
+    pub code: Option<u64>,
+    pub reason: Option<String>,
+    /// Time on a CPU, per vCPU.
+    pub run_ticks: Vec<u64>,
+}
+
+impl GuestEvent {
+    /// Whether this is an end with a good verdict.
+    pub fn passed(&self) -> bool {
+        self.event == "end" && self.verdict.as_deref() == Some("pass")
+    }
+}
+
+/// One figure that a guest reported.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Figure {
+    /// Domain id.
+    #[serde(default)]
+    pub guest: u32,
+    pub name: String,
+    pub value: Number,
+    #[serde(default)]
+    pub unit: String,
+}
+
+/// The last line.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct End {
+    /// `ok`, or what went wrong.
+    pub status: String,
+    /// What was written to the debug-exit port.
+    pub code: u64,
+}

@@ -1,0 +1,191 @@
+//! Checks what a build and a run need, and installs what is missing, saying each step.
+
+use std::{env, ffi::OsString, path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, bail};
+use nix::unistd::geteuid;
+
+use crate::{
+    process,
+    qemu::Version,
+    workspace::{self, BARE_METAL},
+};
+
+/// The emulator.
+pub const QEMU: &str = "qemu-system-x86_64";
+/// Debian's and Ubuntu's package of it.
+const QEMU_PACKAGE: &str = "qemu-system-x86";
+
+/// `cargo xtask doctor`.
+///
+/// # Errors
+/// If something is missing that cannot be installed; the error says what to type.
+pub fn doctor() -> Result<()> {
+    bare_metal_target()?;
+    qemu()?;
+    eprintln!("xtask: all that Lull needs is here");
+    Ok(())
+}
+
+/// Makes sure that the compiler can build for bare metal.
+///
+/// # Errors
+/// If it cannot and `rustup` cannot help.
+pub fn bare_metal_target() -> Result<()> {
+    if has_target_library()? {
+        eprintln!("xtask: Rust target {BARE_METAL}: here");
+        return Ok(());
+    }
+    eprintln!("xtask: Rust target {BARE_METAL}: missing; running `rustup target add {BARE_METAL}`");
+    let mut rustup = Command::new("rustup");
+    rustup
+        .args(["target", "add", BARE_METAL])
+        .current_dir(workspace::root());
+    if let Err(why) = process::run(&mut rustup) {
+        bail!(
+            "the Rust target {BARE_METAL} is missing and could not be added: {why:#}\n\
+             Install it with `rustup target add {BARE_METAL}` in this folder, or, if your Rust does not come \
+             from rustup, install your distribution's package of that target"
+        );
+    }
+    if has_target_library()? {
+        Ok(())
+    } else {
+        bail!(
+            "`rustup target add {BARE_METAL}` succeeded, yet the compiler in use does not find the target: \
+             is it the compiler of rustup (`rustup which rustc`)?"
+        )
+    }
+}
+
+/// Whether the standard library (here: `core` and `alloc`) of the target is installed for the compiler in use.
+fn has_target_library() -> Result<bool> {
+    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc
+        .current_dir(workspace::root())
+        .args(["--print", "target-libdir", "--target", BARE_METAL]);
+    let output = rustc.output().with_context(|| {
+        "cannot run `rustc`: install Rust from https://rustup.rs (rust-toolchain.toml names the version)".to_owned()
+    })?;
+    let dir = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let found = dir.read_dir().is_ok_and(|files| {
+        files
+            .flatten()
+            .any(|file| file.file_name().to_string_lossy().starts_with("libcore-"))
+    });
+    Ok(output.status.success() && found)
+}
+
+/// Makes sure that QEMU is there.
+///
+/// # Errors
+/// If it is missing and cannot be installed.
+pub fn qemu() -> Result<Version> {
+    if !in_path(QEMU) {
+        install_qemu()?;
+    }
+    let version = Version::of(QEMU)?;
+    if version < Version::OLDEST {
+        bail!(
+            "{QEMU} {version} is too old: Lull needs {} or newer",
+            Version::OLDEST
+        );
+    }
+    eprintln!("xtask: {QEMU} {version}: here");
+    Ok(version)
+}
+
+fn install_qemu() -> Result<()> {
+    let manual = format!(
+        "install QEMU for x86 by hand, for example with `sudo apt-get install {QEMU_PACKAGE}` (Debian, Ubuntu), \
+         `sudo dnf install {QEMU}` (Fedora) or `sudo pacman -S {QEMU_PACKAGE}` (Arch), and try again"
+    );
+    let Some(way) = Installer::find() else {
+        bail!(
+            "{QEMU} is missing, and there is no permission to install it (neither root nor `sudo` without a password, or no apt-get): {manual}"
+        );
+    };
+    eprintln!("xtask: {QEMU}: missing; installing {QEMU_PACKAGE}");
+    for args in [
+        &["update"][..],
+        &["install", "--yes", "--no-install-recommends", QEMU_PACKAGE][..],
+    ] {
+        let mut command = way.apt_get(args);
+        eprintln!("xtask: running `{}`", process::line(&command));
+        process::run(&mut command)
+            .with_context(|| format!("{QEMU} is missing and could not be installed; {manual}"))?;
+    }
+    if in_path(QEMU) {
+        Ok(())
+    } else {
+        bail!("{QEMU_PACKAGE} is installed, yet {QEMU} is not in PATH")
+    }
+}
+
+/// How a package may be installed here.
+#[derive(Debug, PartialEq, Eq)]
+enum Installer {
+    Root,
+    Sudo,
+}
+
+impl Installer {
+    /// `None` without permission or on a machine without `apt-get`.
+    fn find() -> Option<Self> {
+        if !in_path("apt-get") {
+            return None;
+        }
+        if geteuid().is_root() {
+            return Some(Self::Root);
+        }
+        let allowed = Command::new("sudo")
+            .args(["-n", "true"])
+            .output()
+            .is_ok_and(|done| done.status.success());
+        allowed.then_some(Self::Sudo)
+    }
+
+    fn apt_get(&self, args: &[&str]) -> Command {
+        let mut command = match self {
+            Self::Root => Command::new("apt-get"),
+            Self::Sudo => {
+                let mut sudo = Command::new("sudo");
+                sudo.args(["-n", "apt-get"]);
+                sudo
+            }
+        };
+        command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    }
+}
+
+/// Whether `program` is in PATH.
+pub fn in_path(program: &str) -> bool {
+    is_in(program, env::var_os("PATH"))
+}
+
+fn is_in(program: &str, path: Option<OsString>) -> bool {
+    path.is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_looked_for_in_path() {
+        assert!(is_in("sh", Some("/nowhere:/bin".into())));
+        assert!(!is_in("sh", Some("/nowhere".into())));
+        assert!(!is_in("sh", None));
+    }
+
+    #[test]
+    fn installing_is_not_interactive() {
+        let command = Installer::Sudo.apt_get(&["install", "--yes", "x"]);
+        assert_eq!(process::line(&command), "sudo -n apt-get install --yes x");
+        assert_eq!(
+            process::line(&Installer::Root.apt_get(&["update"])),
+            "apt-get update"
+        );
+    }
+}

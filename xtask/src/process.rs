@@ -1,0 +1,314 @@
+//! Runs programs, with a time limit, and leaves none behind.
+//!
+//! Every child is in one list while it lives. It is ended when its [`Job`] is dropped, when its time is over,
+//! when xtask gets SIGINT, SIGTERM or SIGHUP, and (by the kernel) when xtask dies of anything else.
+#![expect(
+    unsafe_code,
+    reason = "the death signal of a child is set between fork and exec"
+)]
+
+use std::{
+    ffi::OsStr,
+    fmt::Write as _,
+    io::{self, Read},
+    os::unix::process::CommandExt,
+    process::{Child, Command, ExitStatus, Output},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use nix::{
+    sys::{
+        prctl,
+        signal::{Signal, kill, killpg},
+        termios::{SetArg, Termios, tcgetattr, tcsetattr},
+    },
+    unistd::Pid,
+};
+
+/// How often a running child is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long a child may take to end in good order (QEMU gives the terminal back then) before it is killed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Which processes end together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The child leads a process group of its own: its children are ended with it.
+    Group,
+    /// The child stays in our process group, so that it may read from the terminal.
+    Terminal,
+}
+
+/// A child that has not been waited for yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Live {
+    pid: Pid,
+    scope: Scope,
+}
+
+impl Live {
+    fn signal(self, signal: Signal) {
+        // It may have ended on its own in this very moment, which is what we want.
+        let _ended = match self.scope {
+            Scope::Group => killpg(self.pid, signal),
+            Scope::Terminal => kill(self.pid, signal),
+        };
+    }
+}
+
+static LIVE: Mutex<Vec<Live>> = Mutex::new(Vec::new());
+
+fn live() -> MutexGuard<'static, Vec<Live>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP end all children, then xtask itself.
+///
+/// # Errors
+/// If the handler cannot be installed.
+pub fn end_children_on_signals() -> Result<()> {
+    let terminal: Option<Termios> = tcgetattr(io::stdin()).ok();
+    ctrlc::set_handler(move || {
+        live()
+            .iter()
+            .for_each(|child| child.signal(Signal::SIGTERM));
+        let patience = Instant::now() + GRACE;
+        while !live().is_empty() && Instant::now() < patience {
+            thread::sleep(LOOK);
+        }
+        live()
+            .iter()
+            .for_each(|child| child.signal(Signal::SIGKILL));
+        if let Some(settings) = &terminal {
+            let _given_back = tcsetattr(io::stdin(), SetArg::TCSANOW, settings);
+        }
+        eprintln!("xtask: interrupted");
+        std::process::exit(130);
+    })
+    .context("cannot watch for Ctrl-C")
+}
+
+/// A running program, ended at the latest when this is dropped.
+pub struct Job {
+    child: Child,
+    live: Live,
+    name: String,
+    ended: Option<ExitStatus>,
+}
+
+impl Job {
+    /// Starts `command`.
+    ///
+    /// # Errors
+    /// If the program is missing or cannot be started; the error names it.
+    pub fn start(command: &mut Command, scope: Scope) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        if scope == Scope::Group {
+            command.process_group(0);
+        }
+        // SAFETY: the closure runs between fork and exec and makes one system call, `prctl`, which is
+        // async-signal-safe; it allocates nothing and takes no lock.
+        unsafe {
+            command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from));
+        }
+        let mut all = live();
+        let child = command.spawn().map_err(|why| cannot_start(&name, &why))?;
+        let pid =
+            Pid::from_raw(i32::try_from(child.id()).context("a process id that does not fit")?);
+        let live = Live { pid, scope };
+        all.push(live);
+        Ok(Self {
+            child,
+            live,
+            name,
+            ended: None,
+        })
+    }
+
+    /// The child's standard input, once, if it was piped.
+    pub fn stdin(&mut self) -> Option<std::process::ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn poll(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            // The list is held meanwhile: a pid that has been waited for may belong to someone else.
+            let mut all = live();
+            self.ended = self
+                .child
+                .try_wait()
+                .with_context(|| format!("cannot wait for {}", self.name))?;
+            if self.ended.is_some() {
+                all.retain(|other| *other != self.live);
+            }
+        }
+        Ok(self.ended)
+    }
+
+    /// Waits until it ends or `limit` is over; `None`: it still runs.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Result<Option<ExitStatus>> {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.poll()? {
+                return Ok(Some(status));
+            }
+            if limit.is_some_and(|limit| started.elapsed() >= limit) {
+                return Ok(None);
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Ends it and all its children: first in good order, then for sure.
+    pub fn end(&mut self) {
+        for (signal, patience) in [(Signal::SIGTERM, GRACE), (Signal::SIGKILL, GRACE)] {
+            if matches!(self.poll(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            self.live.signal(signal);
+            let _gone = self.wait(Some(patience));
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn cannot_start(name: &str, why: &io::Error) -> anyhow::Error {
+    match why.kind() {
+        io::ErrorKind::NotFound => {
+            anyhow::anyhow!("the program `{name}` is not installed (it is not in PATH)")
+        }
+        io::ErrorKind::PermissionDenied => anyhow::anyhow!("no permission to run `{name}`"),
+        _ => anyhow::anyhow!("cannot start `{name}`: {why}"),
+    }
+}
+
+/// Runs `command` to its end; its output goes where ours goes.
+///
+/// # Errors
+/// If it cannot be started or fails; the error holds the whole command line.
+pub fn run(command: &mut Command) -> Result<()> {
+    let mut job = Job::start(command, Scope::Group)?;
+    match job.wait(None)? {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => bail!("`{}` failed ({status})", line(command)),
+        None => bail!("`{}` did not end", line(command)),
+    }
+}
+
+/// Runs `command` to its end and gives what it wrote to the streams that `command` pipes.
+///
+/// # Errors
+/// If it cannot be started or read.
+pub fn output(command: &mut Command) -> Result<Output> {
+    let mut job = Job::start(command, Scope::Group)?;
+    let stdout = reader(job.child.stdout.take());
+    let stderr = reader(job.child.stderr.take());
+    let status = job.wait(None)?.context("a program that does not end")?;
+    let text = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
+        reader.and_then(|r| r.join().ok()).unwrap_or_default()
+    };
+    Ok(Output {
+        status,
+        stdout: text(stdout),
+        stderr: text(stderr),
+    })
+}
+
+/// Reads a pipe to its end, beside us.
+fn reader(pipe: Option<impl Read + Send + 'static>) -> Option<thread::JoinHandle<Vec<u8>>> {
+    pipe.map(|mut pipe| {
+        thread::spawn(move || {
+            let mut all = Vec::new();
+            // What came before an error is still worth something.
+            let _read = pipe.read_to_end(&mut all);
+            all
+        })
+    })
+}
+
+/// The command line as one would type it.
+pub fn line(command: &Command) -> String {
+    let mut text = quoted(command.get_program());
+    for arg in command.get_args() {
+        let _never_fails = write!(text, " {}", quoted(arg));
+    }
+    text
+}
+
+fn quoted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,:/+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let why = run(&mut Command::new("lull-no-such-program"))
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            why,
+            "the program `lull-no-such-program` is not installed (it is not in PATH)"
+        );
+    }
+
+    #[test]
+    fn a_failure_holds_the_command_line() {
+        let why = run(Command::new("sh").args(["-c", "exit 3"]))
+            .unwrap_err()
+            .to_string();
+        assert!(why.starts_with("`sh -c 'exit 3'` failed"), "{why}");
+    }
+
+    #[test]
+    fn a_limit_ends_the_child_and_its_children() {
+        let mut job = Job::start(
+            Command::new("sh").args(["-c", "sleep 600 & sleep 600"]),
+            Scope::Group,
+        )
+        .unwrap();
+        let group = job.live.pid;
+        assert!(
+            job.wait(Some(Duration::from_millis(50))).unwrap().is_none(),
+            "it should still run"
+        );
+        job.end();
+        // The orphan has to be reaped by init before its group is gone.
+        let patience = Instant::now() + Duration::from_secs(5);
+        while killpg(group, None).is_ok() && Instant::now() < patience {
+            thread::sleep(LOOK);
+        }
+        assert!(killpg(group, None).is_err(), "the group still lives");
+        assert!(!live().iter().any(|child| child.pid == group));
+    }
+
+    #[test]
+    fn command_lines_can_be_typed_again() {
+        let mut command = Command::new("qemu");
+        command.args(["-append", "a b", "-m", "512M", "it's", ""]);
+        assert_eq!(line(&command), r"qemu -append 'a b' -m 512M 'it'\''s' ''");
+    }
+}

@@ -1,0 +1,309 @@
+//! `cargo xtask run`: boot Lull with guests, show its console, then say who passed and where the time went.
+
+use std::{
+    io::{self, IsTerminal},
+    path::PathBuf,
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+
+use crate::{
+    build::{self, Built, Bundle},
+    deps,
+    guest_arg::GuestArg,
+    process,
+    qemu::{self, Accel, Console, Cpu, Machine, Version},
+    report,
+    session::{Ended, Session},
+    workspace::{self, shown},
+};
+
+/// The guests of a run that names none.
+const DEFAULT_GUESTS: [&str; 2] = ["idle-timer", "ipi-pair"];
+
+/// Options of `run`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask run                                    4 CPUs, the default guests, until they are done
+  cargo xtask run --cpus 64 --for 5                  64 CPUs, at most five seconds
+  cargo xtask run --guest fault --guest idle-timer   the second must pass while the first dies
+  cargo xtask run --guest busy,weight=512,pin=0 --guest busy,pin=0
+  cargo xtask run --icount --json out.json           deterministic: the same figures every time
+
+Keys: h on the console lists the debug keys of Lull. Ctrl-A x or Ctrl-C ends, Ctrl-A c is QEMU's monitor.
+The exit code is 0 only if every guest passed and the times of every CPU add up.")]
+pub struct RunArgs {
+    /// Number of CPUs of the machine, 1 to 255
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
+    cpus: u32,
+    /// Memory of the machine, for example 512M or 2G
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = mem_size)]
+    mem: String,
+    /// A guest, NAME[,vcpus=N][,mem=SIZE][,weight=N][,pin=CPU|LO-HI|all][,cmdline=TEXT]; may be repeated.
+    /// `cmdline=` takes all that follows it. Default: idle-timer and ipi-pair
+    #[arg(long = "guest", value_name = "GUEST")]
+    guests: Vec<GuestArg>,
+    /// End after this many seconds of the machine's time, also if guests still run
+    #[arg(long = "for", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: Option<u32>,
+    /// More words for Lull's own command line, for example "loglvl=debug idle=hlt"
+    #[arg(long, value_name = "WORDS", default_value = "")]
+    cmdline: String,
+    /// What executes the instructions. `auto` takes KVM only if a probe shows that ordinary guests and nested
+    /// virtualization work here, else the emulator (TCG)
+    #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
+    accel: AccelArg,
+    /// CPU model, as QEMU's -cpu takes it, for example EPYC or max,-monitor
+    #[arg(long, value_name = "MODEL")]
+    cpu: Option<String>,
+    /// Deterministic: the clock counts instructions, idle time is jumped over, two runs are identical
+    #[arg(long)]
+    icount: bool,
+    /// Stay in the console when the guests are done
+    #[arg(long)]
+    keep: bool,
+    /// Stop before the first instruction and wait for a debugger on port 1234
+    #[arg(long)]
+    gdb: bool,
+    /// Write the machine channel (one JSON object a line) to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Show no console, only the result
+    #[arg(long, conflicts_with_all = ["keep", "gdb"])]
+    quiet: bool,
+}
+
+/// `--accel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AccelArg {
+    Auto,
+    Tcg,
+    Kvm,
+}
+
+fn mem_size(text: &str) -> Result<String, String> {
+    let digits = text.strip_suffix(['M', 'G', 'm', 'g']).unwrap_or(text);
+    match digits.parse::<u32>() {
+        Ok(1..) => Ok(text.to_owned()),
+        _ => Err("expected a number of MiB, or a number with M or G, for example 512M".to_owned()),
+    }
+}
+
+/// `cargo xtask run`.
+///
+/// # Errors
+/// If something is missing, or the run did not end well.
+pub fn command(args: &RunArgs) -> Result<()> {
+    if args.icount && args.accel == AccelArg::Kvm {
+        bail!("--icount counts the instructions of the emulator: it cannot go with --accel kvm");
+    }
+    deps::bare_metal_target()?;
+    let version = deps::qemu()?;
+    let built = build::build(true)?;
+    let accel = accel(args, version, &built)?;
+    let dir = workspace::output_dir("run")?;
+    let bundle = dir.join("bundle.cpio");
+    Bundle::of_guests(&guests(args, &built)?, &built)?.write(&bundle)?;
+    let console_file = dir.join("console.txt");
+    let console = if args.quiet {
+        Console::File(console_file.clone())
+    } else if io::stdin().is_terminal() {
+        Console::Terminal
+    } else {
+        Console::Piped
+    };
+    let machine = Machine {
+        version,
+        accel,
+        cpu: args.cpu.clone().map_or(Cpu::Default, Cpu::Model),
+        cpus: args.cpus,
+        mem: args.mem.clone(),
+        kernel: built.image.clone(),
+        bundle: Some(bundle),
+        cmdline: cmdline(args),
+        console,
+        debugcon: dir.join("channel.jsonl"),
+        gdb: args.gdb,
+    };
+    eprintln!("xtask: {}", process::line(&machine.command()));
+    if args.gdb {
+        eprintln!(
+            "xtask: QEMU waits for a debugger: gdb {} -ex 'target remote :1234' -ex 'hbreak lull_main' -ex continue",
+            shown(&built.image)
+        );
+    }
+    if machine.console == Console::Terminal {
+        eprintln!("xtask: Ctrl-A x or Ctrl-C ends; h lists the debug keys");
+    }
+    let session = Session::start(&machine, args.json.as_deref(), |command| {
+        if args.quiet {
+            command.stdout(Stdio::null());
+        }
+    })?;
+    let ended = session.finish(args.time_limit())?;
+    print(&ended);
+    if args.quiet {
+        eprintln!("xtask: the console is in {}", shown(&console_file));
+    }
+    verdict(&ended, args.keep)
+}
+
+impl RunArgs {
+    /// When to give up on a machine that was asked to end after `--for` seconds: its time may be slower than ours.
+    fn time_limit(&self) -> Option<Duration> {
+        let seconds = self.seconds.filter(|_| !self.gdb)?;
+        Some(
+            Duration::from_secs(120)
+                + Duration::from_secs(u64::from(seconds)) * if self.icount { 30 } else { 3 },
+        )
+    }
+}
+
+fn accel(args: &RunArgs, version: Version, built: &Built) -> Result<Accel> {
+    if args.icount {
+        return Ok(Accel::Icount);
+    }
+    Ok(match args.accel {
+        AccelArg::Tcg => Accel::Tcg,
+        AccelArg::Kvm => Accel::Kvm,
+        AccelArg::Auto => qemu::choose_accel(version, built)?,
+    })
+}
+
+/// The guests asked for, with what their kernels want where the user says nothing.
+fn guests(args: &RunArgs, built: &Built) -> Result<Vec<GuestArg>> {
+    let mut guests = args.guests.clone();
+    if guests.is_empty() {
+        guests = DEFAULT_GUESTS
+            .iter()
+            .map(|name| name.parse())
+            .collect::<Result<_>>()?;
+    }
+    for guest in &mut guests {
+        built.guest(guest.kernel())?.complete(guest);
+    }
+    Ok(guests)
+}
+
+/// Lull's command line.
+fn cmdline(args: &RunArgs) -> String {
+    let mut words = vec!["exit-port=0xf4".to_owned()];
+    words.extend(args.seconds.map(|seconds| format!("for={seconds}")));
+    if args.keep {
+        words.push("keep".to_owned());
+    }
+    if !args.cmdline.trim().is_empty() {
+        words.push(args.cmdline.trim().to_owned());
+    }
+    words.join(" ")
+}
+
+fn print(ended: &Ended) {
+    let channel = &ended.channel;
+    println!();
+    print!("{}", report::guests(channel));
+    if let Some(reading) = channel.cstates().next_back() {
+        let hz = channel.boot().map_or(0, |boot| boot.tsc_hz);
+        println!(
+            "\nWhere the time of each CPU went (reading {}, reason {}):",
+            reading.seq, reading.reason
+        );
+        print!("{}", report::residency(reading, hz));
+    }
+}
+
+/// Only a good end is a success.
+fn verdict(ended: &Ended, kept: bool) -> Result<()> {
+    if let Some(fault) = ended.channel.faults.first() {
+        eprintln!("xtask: the machine channel is damaged: {fault}");
+    }
+    let Some(end) = ended.channel.end() else {
+        // The user left the console, as `--keep` invites to.
+        if kept && ended.code() == Some(0) {
+            return Ok(());
+        }
+        let last = ended.channel.last_lines.join("\n  ");
+        bail!(
+            "Lull did not reach its end ({}). Last on the machine channel:\n  {}",
+            ended.how(),
+            if last.is_empty() {
+                "nothing at all"
+            } else {
+                &last
+            }
+        );
+    };
+    if end.status != "ok" {
+        bail!("Lull ended with status `{}` ({})", end.status, ended.how());
+    }
+    println!("\nok ({:.1} s of wall time)", ended.wall.as_secs_f64());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    fn parse(words: &str) -> Result<RunArgs, String> {
+        Line::try_parse_from(format!("run {words}").split_whitespace())
+            .map(|line| line.run)
+            .map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn what_lull_is_told() {
+        assert_eq!(cmdline(&parse("").unwrap()), "exit-port=0xf4");
+        assert_eq!(
+            cmdline(&parse("--for 5 --keep --cmdline idle=hlt").unwrap()),
+            "exit-port=0xf4 for=5 keep idle=hlt"
+        );
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let args = parse("").unwrap();
+        assert_eq!(
+            (args.cpus, args.mem.as_str(), args.accel, args.icount),
+            (4, "512M", AccelArg::Auto, false)
+        );
+        assert_eq!(args.time_limit(), None);
+    }
+
+    #[test]
+    fn wrong_arguments_are_named() {
+        for (words, part) in [
+            ("--cpus 0", "0 is not in 1..=255"),
+            ("--cpus 256", "256 is not in 1..=255"),
+            ("--mem lots", "expected a number of MiB"),
+            ("--mem 0", "expected a number of MiB"),
+            ("--guest busy,wait=1", "guest busy has no option `wait`"),
+            ("--accel xen", "possible values: auto, tcg, kvm"),
+            ("--for 0", "0 is not in 1.."),
+            ("--bogus", "unexpected argument '--bogus'"),
+            ("--quiet --keep", "cannot be used with"),
+        ] {
+            let why = parse(words).err().unwrap_or_default();
+            assert!(why.contains(part), "{words}: {why}");
+        }
+    }
+
+    #[test]
+    fn icount_is_not_for_kvm() {
+        let why = command(&parse("--icount --accel kvm").unwrap())
+            .unwrap_err()
+            .to_string();
+        assert!(why.contains("cannot go with --accel kvm"), "{why}");
+    }
+}
