@@ -6,7 +6,7 @@
 //! States are kept in a [`CStateTable`], shallow to deep. A state is named everywhere by its index there ([`StateId`]).
 
 use crate::platform::IrqGate;
-use crate::units::Micros;
+use crate::units::{Micros, Nanos};
 use core::fmt;
 
 pub mod select;
@@ -207,6 +207,22 @@ impl StateId {
     pub const fn index(self) -> usize {
         self.0 as usize
     }
+
+    /// Out of an encoding that came from an id.
+    pub(crate) const fn from_index(index: u8) -> Self {
+        Self(index)
+    }
+}
+
+/// How well an entered state fitted the sleep it was entered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fit {
+    /// No other state of the table would have been better.
+    Right,
+    /// The sleep was shorter than the state's target residency, and there is a shallower state.
+    TooDeep,
+    /// The next deeper state's target residency, and the exit latency, would have fitted into the sleep.
+    TooShallow,
 }
 
 /// The states of one CPU, shallow to deep. Never empty, at most [`MAX_STATES`].
@@ -266,6 +282,25 @@ impl CStateTable {
     /// The shallowest state.
     pub const fn shallowest(&self) -> StateId {
         StateId(0)
+    }
+
+    /// How well `entered` fitted a sleep that lasted `slept`, from entry to wake, its exit latency included.
+    pub fn fit(&self, entered: StateId, slept: Nanos) -> Fit {
+        let state = self.state(entered);
+        if slept < state.target_residency.to_nanos() {
+            return if entered == self.shallowest() {
+                Fit::Right
+            } else {
+                Fit::TooDeep
+            };
+        }
+        let deeper = self
+            .id(entered.index() + 1)
+            .map(|id| self.state(id).target_residency.to_nanos());
+        match deeper {
+            Some(target) if slept - state.exit_latency.to_nanos() >= target => Fit::TooShallow,
+            _ => Fit::Right,
+        }
     }
 
     /// How many states there are: at least one.

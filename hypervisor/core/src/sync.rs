@@ -62,4 +62,7 @@ mod imp {
     }
 }
 
+mod seqcount;
+
 pub use imp::{Lock, LockGuard, atomic, spin_loop};
+pub use seqcount::SeqCount;

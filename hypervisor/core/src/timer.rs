@@ -1,1 +1,297 @@
-//! Under construction.
+//! Deadlines of one pCPU, earliest first.
+//!
+//! One queue per pCPU, used by that CPU only, with interrupts off: the dispatch loop sets and removes deadlines, arms
+//! the one-shot for [`DeadlineQueue::next_deadline`], and pops what has expired when the TIMER event comes. The queue
+//! knows no hardware.
+//!
+//! Invariants:
+//! - A key has at most one deadline: setting it again replaces it.
+//! - All memory is taken when the queue is made, so no deadline is ever refused for want of it, and nothing on the way
+//!   of a wake allocates.
+//! - Equal deadlines expire in the order of their keys, so that a run can be repeated exactly.
+
+use crate::units::{Ticks, VcpuId};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What a deadline is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TimerKey {
+    /// The end of the slice of the vCPU that runs here.
+    Slice,
+    /// The end of the whole run (command line `for=`).
+    RunFor,
+    /// The next look at the console's input.
+    Console,
+    /// The next interrupt of a vCPU's virtual timer.
+    Vcpu(VcpuId),
+}
+
+impl TimerKey {
+    const FIXED: usize = 3;
+
+    const fn slot(self) -> usize {
+        match self {
+            TimerKey::Slice => 0,
+            TimerKey::RunFor => 1,
+            TimerKey::Console => 2,
+            TimerKey::Vcpu(vcpu) => Self::FIXED.saturating_add(vcpu.index()),
+        }
+    }
+
+    const fn of_slot(slot: usize) -> Self {
+        match slot {
+            0 => TimerKey::Slice,
+            1 => TimerKey::RunFor,
+            2 => TimerKey::Console,
+            slot => TimerKey::Vcpu(VcpuId::new((slot - Self::FIXED) as u32)),
+        }
+    }
+}
+
+/// The queue was made for fewer vCPUs than this one's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownVcpu(pub VcpuId);
+
+impl fmt::Display for UnknownVcpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} is beyond the vCPUs that the deadline queue was made for",
+            self.0
+        )
+    }
+}
+
+impl core::error::Error for UnknownVcpu {}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    deadline: Ticks,
+    slot: usize,
+}
+
+/// A binary heap of deadlines that also knows where each key is, so that replacing and removing are O(log n).
+#[derive(Debug)]
+pub struct DeadlineQueue {
+    /// The heap: no entry is later than its children, at `2i + 1` and `2i + 2`.
+    heap: Vec<Entry>,
+    /// Where each slot's entry is in the heap.
+    place: Vec<Option<usize>>,
+}
+
+impl DeadlineQueue {
+    /// An empty queue for vCPUs 0 to `vcpus - 1` and the fixed keys. Allocates; nothing after this does.
+    pub fn new(vcpus: usize) -> Self {
+        let slots = TimerKey::FIXED + vcpus;
+        Self {
+            heap: Vec::with_capacity(slots),
+            place: alloc::vec![None; slots],
+        }
+    }
+
+    /// Sets the deadline of a key, in place of the one it had. O(log n).
+    ///
+    /// # Errors
+    /// [`UnknownVcpu`] if the queue was made for fewer vCPUs; nothing is changed.
+    pub fn set(&mut self, key: TimerKey, deadline: Ticks) -> Result<(), UnknownVcpu> {
+        let slot = key.slot();
+        match (self.place.get(slot), key) {
+            (Some(&Some(at)), _) => {
+                self.heap[at].deadline = deadline;
+                self.settle(at);
+            }
+            (Some(&None), _) => {
+                let at = self.heap.len();
+                self.heap.push(Entry { deadline, slot });
+                self.place[slot] = Some(at);
+                self.settle(at);
+            }
+            (None, TimerKey::Vcpu(vcpu)) => return Err(UnknownVcpu(vcpu)),
+            (None, _) => unreachable!("every queue has the fixed slots"),
+        }
+        Ok(())
+    }
+
+    /// Takes the deadline of a key out, and returns it if there was one. O(log n).
+    pub fn remove(&mut self, key: TimerKey) -> Option<Ticks> {
+        let at = self.place.get(key.slot()).copied().flatten()?;
+        Some(self.remove_at(at).deadline)
+    }
+
+    /// The deadline of a key, if it has one.
+    pub fn deadline(&self, key: TimerKey) -> Option<Ticks> {
+        let at = self.place.get(key.slot()).copied().flatten()?;
+        Some(self.heap[at].deadline)
+    }
+
+    /// The earliest deadline: what the one-shot must be armed for.
+    pub fn next_deadline(&self) -> Option<Ticks> {
+        self.heap.first().map(|entry| entry.deadline)
+    }
+
+    /// Takes the earliest deadline out if it is not after `now`. Call it until it has no more.
+    pub fn pop_expired(&mut self, now: Ticks) -> Option<(TimerKey, Ticks)> {
+        self.next_deadline().filter(|&deadline| deadline <= now)?;
+        let Entry { deadline, slot } = self.remove_at(0);
+        Some((TimerKey::of_slot(slot), deadline))
+    }
+
+    /// All deadlines, in no order. For dumps.
+    pub fn iter(&self) -> impl Iterator<Item = (TimerKey, Ticks)> {
+        self.heap
+            .iter()
+            .map(|entry| (TimerKey::of_slot(entry.slot), entry.deadline))
+    }
+
+    /// How many keys have a deadline.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Has no key a deadline?
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    fn remove_at(&mut self, at: usize) -> Entry {
+        let removed = self.heap.swap_remove(at);
+        self.place[removed.slot] = None;
+        if at < self.heap.len() {
+            self.place[self.heap[at].slot] = Some(at);
+            self.settle(at);
+        }
+        removed
+    }
+
+    /// Moves the entry at `at` up or down to where it belongs, after its deadline changed.
+    fn settle(&mut self, mut at: usize) {
+        while at > 0 && self.heap[at] < self.heap[(at - 1) / 2] {
+            at = self.swap(at, (at - 1) / 2);
+        }
+        while let Some(child) = self
+            .earlier_child(at)
+            .filter(|&child| self.heap[child] < self.heap[at])
+        {
+            at = self.swap(at, child);
+        }
+    }
+
+    fn earlier_child(&self, at: usize) -> Option<usize> {
+        let (left, right) = (2 * at + 1, 2 * at + 2);
+        if right < self.heap.len() && self.heap[right] < self.heap[left] {
+            Some(right)
+        } else {
+            (left < self.heap.len()).then_some(left)
+        }
+    }
+
+    fn swap(&mut self, from: usize, to: usize) -> usize {
+        self.heap.swap(from, to);
+        self.place[self.heap[from].slot] = Some(from);
+        self.place[self.heap[to].slot] = Some(to);
+        to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn vcpu(number: u32) -> TimerKey {
+        TimerKey::Vcpu(VcpuId::new(number))
+    }
+
+    #[test]
+    fn expires_in_order_and_not_before_time() {
+        let mut queue = DeadlineQueue::new(4);
+        queue.set(vcpu(2), Ticks::new(30)).unwrap();
+        queue.set(vcpu(1), Ticks::new(10)).unwrap();
+        queue.set(TimerKey::Slice, Ticks::new(10)).unwrap();
+        assert_eq!(queue.pop_expired(Ticks::new(9)), None);
+        assert_eq!(
+            queue.pop_expired(Ticks::new(10)),
+            Some((TimerKey::Slice, Ticks::new(10)))
+        );
+        assert_eq!(
+            queue.pop_expired(Ticks::new(10)),
+            Some((vcpu(1), Ticks::new(10)))
+        );
+        assert_eq!(queue.pop_expired(Ticks::new(10)), None);
+        assert_eq!(queue.next_deadline(), Some(Ticks::new(30)));
+    }
+
+    #[test]
+    fn a_vcpu_beyond_the_capacity_is_an_error_not_a_panic() {
+        let mut queue = DeadlineQueue::new(1);
+        assert_eq!(
+            queue.set(vcpu(1), Ticks::ZERO),
+            Err(UnknownVcpu(VcpuId::new(1)))
+        );
+        assert_eq!(
+            queue.set(vcpu(u32::MAX), Ticks::ZERO),
+            Err(UnknownVcpu(VcpuId::new(u32::MAX)))
+        );
+        assert_eq!(queue.remove(vcpu(1)), None);
+        assert!(queue.is_empty());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Set(TimerKey, u64),
+        Remove(TimerKey),
+        Pop(u64),
+    }
+
+    fn any_key() -> impl Strategy<Value = TimerKey> {
+        prop_oneof![
+            Just(TimerKey::Slice),
+            Just(TimerKey::RunFor),
+            Just(TimerKey::Console),
+            (0_u32..12).prop_map(vcpu)
+        ]
+    }
+
+    fn any_op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            4 => (any_key(), 0_u64..50).prop_map(|(key, at)| Op::Set(key, at)),
+            2 => any_key().prop_map(Op::Remove),
+            1 => (0_u64..60).prop_map(Op::Pop),
+        ]
+    }
+
+    proptest! {
+        /// Against a map that is searched whole every time.
+        #[test]
+        fn behaves_like_a_sorted_map(ops in prop::collection::vec(any_op(), 0..200)) {
+            let mut queue = DeadlineQueue::new(12);
+            let capacity = queue.heap.capacity();
+            let mut model = BTreeMap::new();
+            for op in ops {
+                match op {
+                    Op::Set(key, at) => {
+                        queue.set(key, Ticks::new(at)).unwrap();
+                        model.insert(key, Ticks::new(at));
+                    }
+                    Op::Remove(key) => prop_assert_eq!(queue.remove(key), model.remove(&key)),
+                    Op::Pop(now) => {
+                        let now = Ticks::new(now);
+                        let first = model.iter().map(|(&key, &at)| (at, key)).min().filter(|&(at, _)| at <= now);
+                        prop_assert_eq!(queue.pop_expired(now), first.map(|(at, key)| (key, at)));
+                        if let Some((_, key)) = first {
+                            model.remove(&key);
+                        }
+                    }
+                }
+                prop_assert_eq!(queue.next_deadline(), model.values().copied().min());
+                prop_assert_eq!(queue.iter().collect::<BTreeMap<_, _>>(), model.clone());
+                for key in model.keys() {
+                    prop_assert_eq!(queue.deadline(*key), model.get(key).copied());
+                }
+            }
+            prop_assert_eq!(queue.heap.capacity(), capacity, "no allocation after creation");
+        }
+    }
+}

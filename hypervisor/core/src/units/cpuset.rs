@@ -17,7 +17,9 @@ impl CpuSet {
     /// No CPU.
     pub const EMPTY: Self = Self { words: [0; WORDS] };
     /// Every CPU that could exist.
-    pub const ALL: Self = Self { words: [u64::MAX; WORDS] };
+    pub const ALL: Self = Self {
+        words: [u64::MAX; WORDS],
+    };
 
     /// Just this CPU (nothing, if it is beyond [`MAX_CPUS`]).
     pub fn single(cpu: CpuId) -> Self {
@@ -33,7 +35,9 @@ impl CpuSet {
 
     /// CPUs `low` to `high`, both included; empty if `low` is above `high`. Cut off at [`MAX_CPUS`].
     pub fn inclusive(low: usize, high: usize) -> Self {
-        (low..=high.min(MAX_CPUS - 1)).map(|cpu| CpuId::new(cpu as u32)).collect()
+        (low..=high.min(MAX_CPUS - 1))
+            .map(|cpu| CpuId::new(cpu as u32))
+            .collect()
     }
 
     fn filter(self, keep: bool) -> Self {
@@ -42,12 +46,18 @@ impl CpuSet {
 
     const fn place(cpu: CpuId) -> Option<(usize, u64)> {
         let index = cpu.index();
-        if index < MAX_CPUS { Some((index / 64, 1 << (index % 64))) } else { None }
+        if index < MAX_CPUS {
+            Some((index / 64, 1 << (index % 64)))
+        } else {
+            None
+        }
     }
 
     /// Adds a CPU. `false` if it was a member already or is beyond [`MAX_CPUS`].
     pub fn insert(&mut self, cpu: CpuId) -> bool {
-        let Some((word, bit)) = Self::place(cpu) else { return false };
+        let Some((word, bit)) = Self::place(cpu) else {
+            return false;
+        };
         let added = self.words[word] & bit == 0;
         self.words[word] |= bit;
         added
@@ -55,7 +65,9 @@ impl CpuSet {
 
     /// Takes a CPU out. `false` if it was no member.
     pub fn remove(&mut self, cpu: CpuId) -> bool {
-        let Some((word, bit)) = Self::place(cpu) else { return false };
+        let Some((word, bit)) = Self::place(cpu) else {
+            return false;
+        };
         let removed = self.words[word] & bit != 0;
         self.words[word] &= !bit;
         removed
@@ -71,7 +83,10 @@ impl CpuSet {
 
     /// How many members.
     pub fn len(&self) -> usize {
-        self.words.iter().map(|word| word.count_ones() as usize).sum()
+        self.words
+            .iter()
+            .map(|word| word.count_ones() as usize)
+            .sum()
     }
 
     /// Has it no member?
@@ -86,17 +101,23 @@ impl CpuSet {
 
     /// The members of both sets.
     pub fn intersection(&self, other: &Self) -> Self {
-        Self { words: core::array::from_fn(|word| self.words[word] & other.words[word]) }
+        Self {
+            words: core::array::from_fn(|word| self.words[word] & other.words[word]),
+        }
     }
 
     /// The members of either set.
     pub fn union(&self, other: &Self) -> Self {
-        Self { words: core::array::from_fn(|word| self.words[word] | other.words[word]) }
+        Self {
+            words: core::array::from_fn(|word| self.words[word] | other.words[word]),
+        }
     }
 
     /// The members of this set that are not in the other.
     pub fn difference(&self, other: &Self) -> Self {
-        Self { words: core::array::from_fn(|word| self.words[word] & !other.words[word]) }
+        Self {
+            words: core::array::from_fn(|word| self.words[word] & !other.words[word]),
+        }
     }
 
     /// Are all members of this set in the other?
@@ -179,7 +200,10 @@ mod tests {
 
     #[test]
     fn cpu_set_reads_as_people_write_it() {
-        let set: CpuSet = [0, 1, 2, 3, 7, 63, 64].map(CpuId::new).into_iter().collect();
+        let set: CpuSet = [0, 1, 2, 3, 7, 63, 64]
+            .map(CpuId::new)
+            .into_iter()
+            .collect();
         assert_eq!(std::format!("{set}"), "0-3,7,63-64");
         assert_eq!(std::format!("{}", CpuSet::EMPTY), "none");
         assert_eq!(std::format!("{}", CpuSet::ALL), "all");

@@ -76,12 +76,29 @@ mod tests {
     #[test]
     fn every_post_is_counted_once_by_its_kind() {
         let stats = WakeStats::default();
-        for wake in [Wake::SendIpi, Wake::SendIpi, Wake::StoreWakes, Wake::WillLook, Wake::RidesAlong] {
+        for wake in [
+            Wake::SendIpi,
+            Wake::SendIpi,
+            Wake::StoreWakes,
+            Wake::WillLook,
+            Wake::RidesAlong,
+        ] {
             assert_eq!(stats.count(wake), wake);
         }
-        let earlier = WakeCounts { ipi: 1, ..WakeCounts::default() };
+        let earlier = WakeCounts {
+            ipi: 1,
+            ..WakeCounts::default()
+        };
         let counts = stats.counts();
-        assert_eq!(counts, WakeCounts { ipi: 2, store: 1, will_look: 1, rides_along: 1 });
+        assert_eq!(
+            counts,
+            WakeCounts {
+                ipi: 2,
+                store: 1,
+                will_look: 1,
+                rides_along: 1
+            }
+        );
         assert_eq!(counts.posted(), 5);
         assert_eq!(counts.since(&earlier).ipi, 1);
     }
