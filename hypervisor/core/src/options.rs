@@ -1,1 +1,185 @@
-//! The hypervisor command line.
+//! The hypervisor's command line: `name=value` words and flags, separated by blanks.
+//!
+//! A word that is unknown or malformed is named in a [`Problem`] and then ignored: a typing error must not keep a machine
+//! from booting, and must not go unseen. An option that is given twice counts as given last, and is named as well.
+//! Nothing here panics, whatever the boot loader hands over.
+//!
+//! Called once, at boot, and by `cargo xtask` to check what it is about to hand over.
+
+use crate::units::{CpuId, Micros, TickRate};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+mod number;
+mod problem;
+mod table;
+
+pub(crate) use number::number;
+pub use problem::Problem;
+pub use table::{OPTIONS, OptionSpec};
+
+/// How much is logged: this level and those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum LogLevel {
+    /// What has gone wrong.
+    Error,
+    /// What may be wrong.
+    Warn,
+    /// What a user wants to know.
+    #[default]
+    Info,
+    /// What a developer wants to know.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// Which sleeps the idle loop may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum IdleMethod {
+    /// The best ones that were found to work.
+    #[default]
+    Auto,
+    /// Only HLT.
+    Halt,
+    /// MWAIT, if it was found to work at all; else as `Auto`.
+    Mwait,
+    /// Never sleep.
+    Poll,
+}
+
+/// A fault that is put into the accounting, to show that its check notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccountFault {
+    /// One interval is not counted.
+    Drop,
+    /// One interval is counted twice.
+    Double,
+}
+
+/// A crash on purpose, to test what is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Crash {
+    /// A page fault.
+    PageFault,
+    /// An invalid opcode.
+    InvalidOpcode,
+    /// A stack overflow into the guard page.
+    StackOverflow,
+    /// A panic.
+    Panic,
+}
+
+/// Seconds, as a person asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seconds(pub u32);
+
+/// Everything that the command line can say. What it does not say has the value of [`Options::default`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `loglvl=`: how much is logged.
+    pub log_level: LogLevel,
+    /// `idle=`: which sleeps are used.
+    pub idle: IdleMethod,
+    /// `governor=`: who chooses the C-state. `None`: the default one. The name is not checked here.
+    pub governor: Option<String>,
+    /// `exit-port=`: the emulator's debug-exit port, to leave by at the end. `None`: ACPI power-off, else halt.
+    pub exit_port: Option<u16>,
+    /// `for=`: end after this time. `None`: when all guests have ended.
+    pub run_for: Option<Seconds>,
+    /// `keep`: go on when all guests have ended.
+    pub keep: bool,
+    /// `maxcpus=`: start no more CPUs than this, the boot CPU included.
+    pub max_cpus: Option<usize>,
+    /// `machine-channel=`: write JSON lines to port 0xE9.
+    pub machine_channel: bool,
+    /// `ap-timeout-ms=`: how long an application processor may take to answer.
+    pub ap_timeout: Micros,
+    /// `tsc-hz=`: the TSC's rate, instead of a measurement.
+    pub tsc_rate: Option<TickRate>,
+    /// `test.account=`: spoil the accounting.
+    pub test_account: Option<AccountFault>,
+    /// `test.absent-ap=`: act as if this CPU never answered.
+    pub test_absent_ap: Option<CpuId>,
+    /// `test.crash=`: crash on purpose.
+    pub test_crash: Option<Crash>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            log_level: LogLevel::default(),
+            idle: IdleMethod::default(),
+            governor: None,
+            exit_port: None,
+            run_for: None,
+            keep: false,
+            max_cpus: None,
+            machine_channel: true,
+            ap_timeout: Micros::new(200_000),
+            tsc_rate: None,
+            test_account: None,
+            test_absent_ap: None,
+            test_crash: None,
+        }
+    }
+}
+
+impl Options {
+    /// Reads a command line. Never fails: what could not be used is in the list.
+    pub fn parse(line: &str) -> (Self, Vec<Problem>) {
+        let mut options = Self::default();
+        let mut problems = Vec::new();
+        let mut seen = [false; OPTIONS.len()];
+        for word in line.split_whitespace() {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (word, None),
+            };
+            let known = OPTIONS.iter().zip(&mut seen).find(|(o, _)| o.name == name);
+            let Some((option, seen)) = known else {
+                problems.push(Problem::new(word, "no such option", known_names()));
+                continue;
+            };
+            match option.apply(&mut options, value) {
+                Err(why) => problems.push(Problem::new(word, why, option.form())),
+                Ok(()) if core::mem::replace(seen, true) => problems.push(Problem::new(
+                    word,
+                    format!("`{name}` is given more than once: the last one counts"),
+                    "it once",
+                )),
+                Ok(()) => {}
+            }
+        }
+        (options, problems)
+    }
+}
+
+fn known_names() -> String {
+    let mut names = "one of ".to_string();
+    for (index, option) in OPTIONS.iter().enumerate() {
+        if index > 0 {
+            names.push_str(", ");
+        }
+        names.push_str(option.name);
+    }
+    names
+}
+
+/// As the command line spells it.
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

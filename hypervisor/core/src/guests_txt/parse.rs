@@ -1,0 +1,179 @@
+//! From words to a guest.
+
+use super::words::{self, Separator, Word};
+use super::{GuestConfig, MAX_CMDLINE, MAX_NAME, MAX_VCPUS, MemSize, Pin, Weight};
+use crate::options::{Problem, number};
+use crate::units::{CpuId, MAX_CPUS};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+const NAME: &str = "1 to 31 letters, digits, `.`, `_` or `-`, the first a letter or a digit";
+const OPTIONS: [(&str, &str); 6] = [
+    ("kernel", "kernel=FILE, the name of a file in the bundle"),
+    ("vcpus", "vcpus=N from 1 to 64"),
+    (
+        "mem",
+        "mem=SIZE from 2M to 3G in steps of 4K, like 32M, 2052K or 1G",
+    ),
+    ("weight", "weight=N from 1 to 65535"),
+    ("pin", "pin=CPU, pin=LOW-HIGH (0 to 255) or pin=all"),
+    (
+        "cmdline",
+        "cmdline=\"...\", at most 1024 bytes without control characters",
+    ),
+];
+
+/// Reads one guest; all problems, if there is any.
+pub(super) fn guest(line: &str, separator: Separator) -> Result<GuestConfig, Vec<Problem>> {
+    let words = words::split(line, separator).map_err(|problem| vec![problem])?;
+    let Some((name, options)) = words.split_first() else {
+        return Err(vec![Problem::new(line, "no name", NAME)]);
+    };
+    let mut problems = Vec::new();
+    // Go on with a stand-in after a bad name, to find what else is wrong.
+    let mut guest = match GuestConfig::new(&name.text) {
+        Ok(guest) => guest,
+        Err(problem) => {
+            problems.push(Problem {
+                word: Problem::new(name.raw, "", "").word,
+                ..problem
+            });
+            stand_in()
+        }
+    };
+    let mut seen = [false; OPTIONS.len()];
+    for word in options {
+        if let Err(problem) = option(&mut guest, word, &mut seen) {
+            problems.push(problem);
+        }
+    }
+    if problems.is_empty() {
+        Ok(guest)
+    } else {
+        Err(problems)
+    }
+}
+
+fn stand_in() -> GuestConfig {
+    GuestConfig {
+        name: String::new(),
+        kernel: String::new(),
+        vcpus: 1,
+        mem: MemSize::DEFAULT,
+        weight: Weight::DEFAULT,
+        pin: Pin::All,
+        cmdline: String::new(),
+    }
+}
+
+fn option(
+    guest: &mut GuestConfig,
+    word: &Word<'_>,
+    seen: &mut [bool; OPTIONS.len()],
+) -> Result<(), Problem> {
+    let (name, value) = match word.text.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (word.text.as_str(), None),
+    };
+    let known = OPTIONS
+        .iter()
+        .zip(seen)
+        .find(|((known, _), _)| *known == name);
+    let Some(((_, form), seen)) = known else {
+        let expected = "kernel=, vcpus=, mem=, weight=, pin= or cmdline=";
+        return Err(Problem::new(word.raw, "no such option", expected));
+    };
+    let problem = |why: String| Problem::new(word.raw, why, form);
+    if core::mem::replace(seen, true) {
+        return Err(Problem::new(
+            word.raw,
+            format!("`{name}` is given more than once"),
+            "it once",
+        ));
+    }
+    let value = value.ok_or_else(|| problem("has no value".to_string()))?;
+    match name {
+        "kernel" => {
+            check_name(value, word.raw).map_err(|_| problem(name_fault(value)))?;
+            guest.kernel = value.to_string();
+        }
+        "vcpus" => {
+            guest.vcpus = number(value, 1..=u64::from(MAX_VCPUS)).map_err(problem)? as u32;
+        }
+        "mem" => guest.mem = mem(value).map_err(problem)?,
+        "weight" => {
+            let weight = number(value, 1..=u64::from(u16::MAX)).map_err(problem)?;
+            guest.weight = Weight::new(weight as u16).unwrap_or_default();
+        }
+        "pin" => guest.pin = pin(value).map_err(problem)?,
+        _ => {
+            if value.len() > MAX_CMDLINE {
+                return Err(problem(format!("{} bytes are too many", value.len())));
+            }
+            if value.chars().any(char::is_control) {
+                return Err(problem("has a control character".to_string()));
+            }
+            guest.cmdline = value.to_string();
+        }
+    }
+    Ok(())
+}
+
+/// Checks the form of a guest's or a kernel's name.
+pub(super) fn check_name(name: &str, raw: &str) -> Result<(), Problem> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if begins_well && name.len() <= MAX_NAME && name.chars().all(good) {
+        Ok(())
+    } else {
+        Err(Problem::new(raw, name_fault(name), NAME))
+    }
+}
+
+fn name_fault(name: &str) -> String {
+    if name.is_empty() {
+        "no name".to_string()
+    } else if name.len() > MAX_NAME {
+        format!("a name of {} bytes is too long", name.len())
+    } else {
+        "not a name".to_string()
+    }
+}
+
+fn mem(value: &str) -> Result<MemSize, String> {
+    let (digits, shift) = match value.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&value[..at], 10),
+        Some((at, 'M' | 'm')) => (&value[..at], 20),
+        Some((at, 'G' | 'g')) => (&value[..at], 30),
+        _ => (value, 0),
+    };
+    let bytes = number(digits, 0..=u64::MAX >> shift)? << shift;
+    if bytes > MemSize::MAX.bytes() {
+        return Err("too large".to_string());
+    }
+    if bytes < MemSize::MIN.bytes() {
+        return Err("too small".to_string());
+    }
+    MemSize::from_bytes(bytes).ok_or_else(|| "no whole number of 4K pages".to_string())
+}
+
+fn pin(value: &str) -> Result<Pin, String> {
+    let cpu = |digits: &str| -> Result<CpuId, String> {
+        Ok(CpuId::new(number(digits, 0..=MAX_CPUS as u64 - 1)? as u32))
+    };
+    if value == "all" {
+        return Ok(Pin::All);
+    }
+    match value.split_once('-') {
+        None => Ok(Pin::one(cpu(value)?)),
+        Some((low, high)) => {
+            let (low, high) = (cpu(low)?, cpu(high)?);
+            if low > high {
+                return Err(format!("{} is above {}", low.get(), high.get()));
+            }
+            Ok(Pin::Cpus { low, high })
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The table of all options: name, form, meaning, and what each does.
+
+use super::{AccountFault, Crash, IdleMethod, LogLevel, Options, Seconds, number};
+use crate::units::{CpuId, MAX_CPUS, Micros, TickRate};
+use alloc::format;
+use alloc::string::{String, ToString};
+
+/// One option.
+pub struct OptionSpec {
+    /// What stands before the `=`.
+    pub name: &'static str,
+    /// What may stand behind it; empty for a flag.
+    pub value: &'static str,
+    /// What it does, for `--help` and the book.
+    pub help: &'static str,
+    set: fn(&mut Options, &str) -> Result<(), String>,
+}
+
+impl OptionSpec {
+    const fn new(
+        name: &'static str,
+        value: &'static str,
+        help: &'static str,
+        set: fn(&mut Options, &str) -> Result<(), String>,
+    ) -> Self {
+        Self {
+            name,
+            value,
+            help,
+            set,
+        }
+    }
+
+    /// How it is written: `idle=auto|hlt|mwait|poll`.
+    pub fn form(&self) -> String {
+        if self.value.is_empty() {
+            self.name.to_string()
+        } else {
+            format!("{}={}", self.name, self.value)
+        }
+    }
+
+    pub(super) fn apply(&self, options: &mut Options, value: Option<&str>) -> Result<(), String> {
+        match (value, self.value.is_empty()) {
+            (Some(value), false) => (self.set)(options, value),
+            (None, true) => (self.set)(options, ""),
+            (Some(_), true) => Err("takes no value".to_string()),
+            (None, false) => Err("has no value".to_string()),
+        }
+    }
+}
+
+/// All options, in the order in which they are explained.
+pub const OPTIONS: [OptionSpec; 13] = [
+    OptionSpec::new(
+        "loglvl",
+        "error|warn|info|debug|trace",
+        "how much is logged (default info)",
+        |options, value| {
+            options.log_level = one_of(
+                value,
+                &[
+                    ("error", LogLevel::Error),
+                    ("warn", LogLevel::Warn),
+                    ("info", LogLevel::Info),
+                    ("debug", LogLevel::Debug),
+                    ("trace", LogLevel::Trace),
+                ],
+            )?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "idle",
+        "auto|hlt|mwait|poll",
+        "which sleeps are used (default auto)",
+        |options, value| {
+            options.idle = one_of(
+                value,
+                &[
+                    ("auto", IdleMethod::Auto),
+                    ("hlt", IdleMethod::Halt),
+                    ("mwait", IdleMethod::Mwait),
+                    ("poll", IdleMethod::Poll),
+                ],
+            )?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "governor",
+        "NAME",
+        "who chooses the C-state",
+        |options, value| {
+            if value.is_empty() {
+                return Err("no name".to_string());
+            }
+            options.governor = Some(value.to_string());
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "exit-port",
+        "PORT from 0x1 to 0xffff",
+        "leave the emulator through its debug-exit port at the end (default: power off, else halt)",
+        |options, value| {
+            options.exit_port = u16::try_from(number(value, 1..=0xFFFF)?).ok();
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "for",
+        "SECONDS from 1 to 31536000",
+        "end after this time (default: when all guests have ended)",
+        |options, value| {
+            let seconds = number(value, 1..=31_536_000)?;
+            options.run_for = u32::try_from(seconds).ok().map(Seconds);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "keep",
+        "",
+        "go on when all guests have ended",
+        |options, _| {
+            options.keep = true;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "maxcpus",
+        "N from 1 to 256",
+        "start no more CPUs than this",
+        |options, value| {
+            options.max_cpus = usize::try_from(number(value, 1..=MAX_CPUS as u64)?).ok();
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "machine-channel",
+        "on|off",
+        "write JSON lines to port 0xE9 (default on)",
+        |options, value| {
+            options.machine_channel = one_of(value, &[("on", true), ("off", false)])?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "ap-timeout-ms",
+        "MILLISECONDS from 1 to 60000",
+        "how long a CPU may take to answer at start-up (default 200)",
+        |options, value| {
+            options.ap_timeout = Micros::new(number(value, 1..=60_000)? * 1000);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "tsc-hz",
+        "HERTZ from 1000000 to 100000000000",
+        "the TSC's rate, instead of measuring it",
+        |options, value| {
+            options.tsc_rate = TickRate::from_hz(number(value, 1_000_000..=100_000_000_000)?);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.account",
+        "drop|double",
+        "testing: spoil one accounting interval, to show that the check notices",
+        |options, value| {
+            options.test_account = Some(one_of(
+                value,
+                &[
+                    ("drop", AccountFault::Drop),
+                    ("double", AccountFault::Double),
+                ],
+            )?);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.absent-ap",
+        "INDEX from 1 to 255",
+        "testing: as if this CPU never answered",
+        |options, value| {
+            let index = number(value, 1..=MAX_CPUS as u64 - 1)?;
+            options.test_absent_ap = u32::try_from(index).ok().map(CpuId::new);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.crash",
+        "pf|ud|stack|panic",
+        "testing: crash on purpose",
+        |options, value| {
+            options.test_crash = Some(one_of(
+                value,
+                &[
+                    ("pf", Crash::PageFault),
+                    ("ud", Crash::InvalidOpcode),
+                    ("stack", Crash::StackOverflow),
+                    ("panic", Crash::Panic),
+                ],
+            )?);
+            Ok(())
+        },
+    ),
+];
+
+fn one_of<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    match choices.iter().find(|(name, _)| *name == value) {
+        Some(&(_, choice)) => Ok(choice),
+        None if value.is_empty() => Err("has no value".to_string()),
+        None => Err("not one of the choices".to_string()),
+    }
+}

@@ -1,0 +1,1 @@
+//! A weighted fair runqueue per CPU with stealing.
