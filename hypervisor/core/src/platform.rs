@@ -61,6 +61,11 @@ pub trait Sleeper {
     /// One step of a poll: opens interrupts for a moment and relaxes. The caller looks at its wake word between steps.
     fn poll(&self);
 
+    /// Opens interrupts for one instruction (`sti; nop; cli`), so that what is pending is taken.
+    ///
+    /// After a sleep with [`IrqGate::Masked`], the exit stamp comes first and the handler of what ended the sleep here.
+    fn interrupt_window(&self);
+
     /// When the first interrupt handler since the last call began, if any did. Clears the stamp.
     ///
     /// The idle path calls it once before it sleeps, to forget older handlers, and once after, to split the sleep into

@@ -118,7 +118,7 @@ impl CpuAccount {
     }
 
     /// The CPU is back from the state it entered. `first_irq` is when the first handler inside the state began.
-    pub fn leave_idle(&self, now: Ticks, first_irq: Option<Ticks>, fit: Fit, spurious: bool) {
+    pub fn leave_idle(&self, now: Ticks, first_irq: Option<Ticks>, fit: Fit) {
         self.seq.write(|| {
             if let Activity::Idle(state) = self.activity()
                 && let Some(cells) = self.states.get(state.index())
@@ -133,9 +133,6 @@ impl CpuAccount {
                     Fit::TooDeep => cells.above.add(1),
                     Fit::TooShallow => cells.below.add(1),
                 }
-                if spurious {
-                    self.spurious.add(1);
-                }
             }
             self.c0_since.set(now.get());
             self.begin(Activity::Hypervisor, now);
@@ -145,6 +142,11 @@ impl CpuAccount {
     /// An attempt to sleep ended before the sleep, because an event was pending. It counts here and nowhere else.
     pub fn count_aborted(&self) {
         self.seq.write(|| self.aborted.add(1));
+    }
+
+    /// The last sleep ended, and nobody had asked for anything.
+    pub fn count_spurious(&self) {
+        self.seq.write(|| self.spurious.add(1));
     }
 
     /// `state` was selected, and could not be entered.

@@ -41,7 +41,7 @@ fn timeline(account: &CpuAccount) {
     account.enter_guest(t(110));
     account.leave_guest(t(150));
     account.enter_idle(c1(), t(160));
-    account.leave_idle(t(300), Some(t(290)), Fit::TooShallow, false);
+    account.leave_idle(t(300), Some(t(290)), Fit::TooShallow);
     account.enter_guest(t(310));
     account.leave_guest(t(320));
 }
@@ -112,7 +112,8 @@ fn the_change_between_two_rows_balances_too() {
     timeline(&account);
     let before = account.snapshot(&At(330));
     account.enter_idle(c1(), t(340));
-    account.leave_idle(t(440), None, Fit::Right, true);
+    account.leave_idle(t(440), None, Fit::Right);
+    account.count_spurious();
     account.count_aborted();
     let change = account.snapshot(&At(450)).since(&before);
     assert_eq!(change.elapsed, t(120));
@@ -212,7 +213,7 @@ proptest! {
                     // Also stamps that lie before the entry or after the exit.
                     let first_irq = (handler % 3 != 0).then(|| t((now + handler).saturating_sub(100)));
                     now += span;
-                    account.leave_idle(t(now), first_irq, Fit::Right, false);
+                    account.leave_idle(t(now), first_irq, Fit::Right);
                 }
                 _ => account.count_aborted(),
             }

@@ -1,0 +1,628 @@
+//! Idle entries on a scripted machine: a wake is placed at every call that the idle path makes, before it and after it.
+//!
+//! The machine never forgives: a sleep that nothing will end panics as a lost wakeup.
+
+use super::*;
+use crate::cstate::{CState, CStateFlags, MwaitHint, StateId};
+use crate::governor::{DeepestFit, Selection};
+use crate::platform::{Clock, Ipi, OneShot, Sleeper};
+use crate::residency::Snapshot;
+use crate::units::{CpuId, Micros, TickRate};
+use crate::wake::{Wake, WakeStats};
+use std::cell::{Cell, RefCell};
+use std::string::String;
+use std::vec::Vec;
+
+/// Where in the idle path another CPU acts: around the n-th call to the machine, or while the CPU sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    Before(usize),
+    After(usize),
+    Asleep,
+}
+
+/// A machine of one CPU with a script. Every call costs one tick.
+struct Machine<'a> {
+    word: &'a WakeWord,
+    script: RefCell<Vec<(Moment, Events)>>,
+    calls: RefCell<Vec<String>>,
+    wakes: WakeStats,
+    now: Cell<u64>,
+    one_shot: Cell<Option<u64>>,
+    monitor: Cell<Option<u64>>,
+    ipi: Cell<bool>,
+    first_irq: Cell<Option<u64>>,
+    spurious: Cell<bool>,
+    stores_wake: bool,
+}
+
+const HANDLER: u64 = 7;
+
+impl<'a> Machine<'a> {
+    fn new(word: &'a WakeWord, script: Vec<(Moment, Events)>) -> Self {
+        Self {
+            word,
+            script: RefCell::new(script),
+            calls: RefCell::default(),
+            wakes: WakeStats::default(),
+            now: Cell::new(1000),
+            one_shot: Cell::new(None),
+            monitor: Cell::new(None),
+            ipi: Cell::new(false),
+            first_irq: Cell::new(None),
+            spurious: Cell::new(false),
+            stores_wake: true,
+        }
+    }
+
+    /// Another CPU posts what the script says for this moment, and sends the interrupt if it owes one.
+    fn others_act(&self, moment: Moment) {
+        self.script.borrow_mut().retain(|&(at, events)| {
+            if at == moment && self.wakes.count(self.word.post(events)).needs_ipi() {
+                self.ipi.set(true);
+            }
+            at != moment
+        });
+    }
+
+    fn call<T>(&self, name: &str, effect: impl FnOnce() -> T) -> T {
+        let number = self.calls.borrow().len();
+        self.others_act(Moment::Before(number));
+        self.calls.borrow_mut().push(String::from(name));
+        self.now.set(self.now.get() + 1);
+        let result = effect();
+        self.others_act(Moment::After(number));
+        result
+    }
+
+    fn timer_due(&self) -> bool {
+        self.one_shot
+            .get()
+            .is_some_and(|deadline| deadline <= self.now.get())
+    }
+
+    /// Takes what is pending, as an open interrupt flag does.
+    fn take_interrupts(&self) {
+        if !self.ipi.get() && !self.timer_due() {
+            return;
+        }
+        if self.first_irq.get().is_none() {
+            self.first_irq.set(Some(self.now.get()));
+        }
+        if self.timer_due() {
+            self.one_shot.set(None);
+            self.word.post_local(Events::TIMER);
+        }
+        self.ipi.set(false);
+        self.now.set(self.now.get() + HANDLER);
+    }
+
+    /// Sleeps until something ends it. Only what the hardware would notice does.
+    fn sleep(&self, watches: bool) {
+        let noticed = || {
+            let stored = self
+                .monitor
+                .get()
+                .is_some_and(|armed| armed != self.word.value());
+            self.ipi.get()
+                || self.timer_due()
+                || self.spurious.take()
+                || (watches && self.stores_wake && stored)
+        };
+        if noticed() {
+            return;
+        }
+        self.now.set(self.now.get() + 100);
+        self.others_act(Moment::Asleep);
+        if noticed() {
+            return;
+        }
+        let deadline = self
+            .one_shot
+            .get()
+            .unwrap_or_else(|| panic!("lost wakeup: {:?}", self.calls.borrow()));
+        self.now.set(deadline);
+    }
+}
+
+impl Clock for Machine<'_> {
+    fn now(&self) -> Ticks {
+        self.call("now", || Ticks::new(self.now.get()))
+    }
+
+    /// One tick is one nanosecond. Asking costs nothing: it is a constant of the machine.
+    fn rate(&self) -> TickRate {
+        TickRate::from_hz(1_000_000_000).unwrap()
+    }
+}
+
+impl OneShot for Machine<'_> {
+    fn arm(&self, deadline: Ticks) {
+        self.call("arm", || self.one_shot.set(Some(deadline.get())));
+    }
+
+    fn cancel(&self) {
+        self.call("cancel", || self.one_shot.set(None));
+    }
+}
+
+impl Sleeper for Machine<'_> {
+    fn arm_monitor(&self, word: &WakeWord) {
+        self.call("monitor", || self.monitor.set(Some(word.value())));
+    }
+
+    fn mwait(&self, _hint: MwaitHint, gate: IrqGate) {
+        self.call("mwait", || self.sleep(true));
+        self.monitor.set(None);
+        if gate == IrqGate::Open {
+            self.take_interrupts();
+        }
+    }
+
+    fn halt(&self) {
+        self.call("halt", || self.sleep(false));
+        self.take_interrupts();
+    }
+
+    fn io_read(&self, _port: u16) {
+        self.call("io_read", || self.sleep(false));
+        self.take_interrupts();
+    }
+
+    fn poll(&self) {
+        self.call("poll", || ());
+        self.others_act(Moment::Asleep);
+        self.take_interrupts();
+    }
+
+    fn interrupt_window(&self) {
+        self.call("window", || self.take_interrupts());
+    }
+
+    fn take_first_irq(&self) -> Option<Ticks> {
+        self.first_irq.take().map(Ticks::new)
+    }
+}
+
+impl Ipi for Machine<'_> {
+    fn send(&self, _target: CpuId) {
+        self.ipi.set(true);
+    }
+}
+
+impl Platform for Machine<'_> {
+    fn cpu(&self) -> CpuId {
+        CpuId::new(0)
+    }
+}
+
+/// A governor that always takes the deepest state, and writes down what it is told.
+#[derive(Default)]
+struct Recorder {
+    poll_limit: Option<Nanos>,
+    outcomes: Vec<IdleOutcome>,
+}
+
+impl Governor for Recorder {
+    fn name(&self) -> &'static str {
+        "recorder"
+    }
+
+    fn select(&mut self, context: &IdleContext<'_>) -> Selection {
+        let (state, _) = context.table.iter().next_back().unwrap();
+        Selection {
+            state,
+            poll_limit: self.poll_limit,
+            predicted: None,
+        }
+    }
+
+    fn reflect(&mut self, _table: &CStateTable, outcome: &IdleOutcome) {
+        self.outcomes.push(*outcome);
+    }
+}
+
+const METHODS: [EntryMethod; 5] = [
+    EntryMethod::Halt,
+    EntryMethod::Mwait {
+        hint: MwaitHint::C1,
+        gate: IrqGate::Masked,
+    },
+    EntryMethod::Mwait {
+        hint: MwaitHint::C1,
+        gate: IrqGate::Open,
+    },
+    EntryMethod::IoRead(0x1814),
+    EntryMethod::Poll,
+];
+
+fn table_of(method: EntryMethod) -> CStateTable {
+    let state = CState {
+        name: "C1",
+        method,
+        flags: CStateFlags::empty(),
+        exit_latency: Micros::ZERO,
+        target_residency: Micros::ZERO,
+    };
+    CStateTable::new(&[state]).unwrap()
+}
+
+/// One CPU, its idle side, and what it has seen.
+struct Cpu<'a> {
+    machine: &'a Machine<'a>,
+    idle: CpuIdle<Recorder>,
+    account: CpuAccount,
+}
+
+impl<'a> Cpu<'a> {
+    fn new(machine: &'a Machine<'a>, method: EntryMethod, monitor: MonitorTrust) -> Self {
+        let account = CpuAccount::new();
+        account.start(Ticks::new(machine.now.get()));
+        Self {
+            machine,
+            idle: CpuIdle::new(table_of(method), Recorder::default(), monitor),
+            account,
+        }
+    }
+
+    fn idle_once(&mut self, deadline: Option<u64>) -> IdleReport {
+        self.idle.idle_once(
+            self.machine,
+            self.machine.word,
+            &self.account,
+            deadline.map(Ticks::new),
+        )
+    }
+
+    fn row(&self) -> Snapshot {
+        let row = self.account.snapshot(self.machine);
+        assert_eq!(row.check(Ticks::ZERO), Ok(()), "{row:?}");
+        row
+    }
+
+    fn outcomes(&self) -> &[IdleOutcome] {
+        &self.idle.governor().outcomes
+    }
+}
+
+fn usage(row: &Snapshot) -> u64 {
+    row.states(&table_of(EntryMethod::Halt))
+        .map(|state| state.usage)
+        .sum()
+}
+
+/// Every place at which a single wake can meet one idle entry, for every way into a state, with a good and a bad monitor.
+#[test]
+fn a_wake_at_any_moment_is_seen_in_the_same_or_the_next_entry() {
+    let mut tried = 0;
+    for method in METHODS {
+        for (monitor, stores_wake) in [
+            (MonitorTrust::SeesStores, true),
+            (MonitorTrust::MissesStores, false),
+        ] {
+            let moments = (0..8)
+                .flat_map(|call| [Moment::Before(call), Moment::After(call)])
+                .chain([Moment::Asleep]);
+            for moment in moments {
+                let word = WakeWord::new();
+                let machine = Machine {
+                    stores_wake,
+                    ..Machine::new(&word, std::vec![(moment, Events::CALL)])
+                };
+                let mut cpu = Cpu::new(&machine, method, monitor);
+                let mut seen = Events::empty();
+                let mut entries = 0;
+                // The second entry's timer ends the sleep where the wake came after the end of the first.
+                while !seen.contains(Events::CALL) && entries < 3 {
+                    seen |= cpu.idle_once(Some(machine.now.get() + 500)).events;
+                    entries += 1;
+                }
+                let story = std::format!(
+                    "{method:?} {monitor:?} {moment:?}: {:?}",
+                    machine.calls.borrow()
+                );
+                assert!(seen.contains(Events::CALL), "{story}");
+                assert!(entries <= 2, "{story}");
+                let row = cpu.row();
+                assert_eq!(
+                    usage(&row) + row.aborted,
+                    entries,
+                    "each entry sleeps or is aborted: {story}"
+                );
+                assert_eq!(cpu.outcomes().len() as u64, entries, "{story}");
+                assert_eq!(machine.wakes.counts().posted(), 1);
+                assert_eq!(word.state(), SleepState::Awake, "{story}");
+                tried += 1;
+            }
+        }
+    }
+    assert_eq!(tried, 5 * 2 * 17);
+}
+
+#[test]
+fn only_a_cpu_that_sees_no_store_costs_an_interrupt() {
+    use EntryMethod::{Halt, IoRead, Mwait, Poll};
+    let masked = Mwait {
+        hint: MwaitHint::C1,
+        gate: IrqGate::Masked,
+    };
+    for (method, monitor, owed) in [
+        (Halt, MonitorTrust::SeesStores, Wake::SendIpi),
+        (IoRead(0x1814), MonitorTrust::SeesStores, Wake::SendIpi),
+        (masked, MonitorTrust::SeesStores, Wake::StoreWakes),
+        (masked, MonitorTrust::MissesStores, Wake::SendIpi),
+        (Poll, MonitorTrust::MissesStores, Wake::StoreWakes),
+    ] {
+        let word = WakeWord::new();
+        let machine = Machine::new(&word, std::vec![(Moment::Asleep, Events::CALL)]);
+        let mut cpu = Cpu::new(&machine, method, monitor);
+        let report = cpu.idle_once(None);
+        assert_eq!(report.events, Events::CALL);
+        let counts = machine.wakes.counts();
+        assert_eq!(
+            (counts.ipi == 1, counts.store == 1),
+            (owed.needs_ipi(), !owed.needs_ipi()),
+            "{method:?} {monitor:?}"
+        );
+        let IdleOutcome::Slept { wake, .. } = report.outcome else {
+            panic!("{report:?}")
+        };
+        let expected = if owed.needs_ipi() {
+            WakeReason::Interrupt
+        } else {
+            WakeReason::Store
+        };
+        assert_eq!(wake, expected, "{method:?} {monitor:?}");
+    }
+}
+
+#[test]
+fn the_order_of_the_steps_is_fixed() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let method = EntryMethod::Mwait {
+        hint: MwaitHint::C1,
+        gate: IrqGate::Masked,
+    };
+    let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
+    assert_eq!(cpu.idle_once(Some(2000)).events, Events::TIMER);
+    assert_eq!(
+        *machine.calls.borrow(),
+        ["now", "arm", "monitor", "now", "mwait", "now", "window"]
+    );
+}
+
+#[test]
+fn an_aborted_entry_never_reaches_the_state_and_counts_nowhere_else() {
+    // Before anything; after the choice, so that publishing fails; and between publishing and the monitor.
+    for (moment, calls) in [
+        (Moment::Before(0), 2),
+        (Moment::After(1), 2),
+        (Moment::Before(2), 3),
+        (Moment::After(2), 3),
+    ] {
+        let word = WakeWord::new();
+        let machine = Machine::new(&word, std::vec![(moment, Events::RESCHED)]);
+        let method = EntryMethod::Mwait {
+            hint: MwaitHint::C1,
+            gate: IrqGate::Open,
+        };
+        let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
+        let report = cpu.idle_once(None);
+        assert_eq!(
+            report,
+            IdleReport {
+                events: Events::RESCHED,
+                outcome: IdleOutcome::Aborted
+            },
+            "{moment:?}"
+        );
+        assert!(report.needs_pass());
+        assert_eq!(
+            machine.calls.borrow().len(),
+            calls,
+            "{moment:?} {:?}",
+            machine.calls.borrow()
+        );
+        assert_eq!(cpu.outcomes(), [IdleOutcome::Aborted]);
+        let row = cpu.row();
+        assert_eq!(
+            (usage(&row), row.aborted, row.residency()),
+            (0, 1, Ticks::ZERO),
+            "{moment:?}"
+        );
+    }
+}
+
+#[test]
+fn a_deadline_that_has_passed_is_not_slept_on() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let mut cpu = Cpu::new(&machine, EntryMethod::Halt, MonitorTrust::SeesStores);
+    assert_eq!(
+        cpu.idle_once(Some(1000)),
+        IdleReport {
+            events: Events::TIMER,
+            outcome: IdleOutcome::Aborted
+        }
+    );
+    assert_eq!(*machine.calls.borrow(), ["now"]);
+}
+
+#[test]
+fn handlers_inside_a_state_are_interrupt_time_and_not_residency() {
+    for (method, inside) in [
+        (EntryMethod::Halt, true),
+        (EntryMethod::IoRead(0x1814), true),
+        (
+            EntryMethod::Mwait {
+                hint: MwaitHint::C1,
+                gate: IrqGate::Open,
+            },
+            true,
+        ),
+        // The handler runs after the exit stamp: this state has no interrupt time.
+        (
+            EntryMethod::Mwait {
+                hint: MwaitHint::C1,
+                gate: IrqGate::Masked,
+            },
+            false,
+        ),
+    ] {
+        let word = WakeWord::new();
+        let machine = Machine::new(&word, Vec::new());
+        let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
+        let report = cpu.idle_once(Some(5000));
+        assert_eq!(report.events, Events::TIMER, "{method:?}");
+        let IdleOutcome::Slept {
+            residency,
+            irq,
+            wake,
+            ..
+        } = report.outcome
+        else {
+            panic!("{report:?}")
+        };
+        assert_eq!(wake, WakeReason::Timer);
+        let row = cpu.row();
+        assert_eq!(
+            row.residency().get(),
+            residency.get(),
+            "one tick is one nanosecond"
+        );
+        assert_eq!(row.irq().get(), irq.get());
+        assert_eq!(
+            row.irq() >= Ticks::new(HANDLER),
+            inside,
+            "{method:?}: {}",
+            row.irq()
+        );
+        // Up at 1000; the sleep begins some ticks later, and ends at the deadline.
+        assert!(
+            (3980..=4000).contains(&residency.get()),
+            "{method:?}: {residency}"
+        );
+    }
+}
+
+#[test]
+fn a_stale_handler_stamp_is_forgotten_before_the_sleep() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    machine.first_irq.set(Some(3));
+    let mut cpu = Cpu::new(&machine, EntryMethod::Halt, MonitorTrust::SeesStores);
+    let _ = cpu.idle_once(Some(5000));
+    assert!(cpu.row().residency() > Ticks::new(3900));
+}
+
+#[test]
+fn a_poll_is_ended_by_a_store_its_limit_or_a_handler() {
+    // By a store.
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, std::vec![(Moment::Asleep, Events::CALL)]);
+    let mut cpu = Cpu::new(&machine, EntryMethod::Poll, MonitorTrust::SeesStores);
+    let report = cpu.idle_once(None);
+    assert_eq!(report.events, Events::CALL);
+    assert!(!report.needs_pass());
+    assert!(
+        matches!(
+            report.outcome,
+            IdleOutcome::Slept {
+                wake: WakeReason::Store,
+                ..
+            }
+        ),
+        "{report:?}"
+    );
+
+    // By its limit.
+    cpu.idle.governor.poll_limit = Some(Nanos::new(50));
+    let report = cpu.idle_once(None);
+    assert!(
+        matches!(
+            report.outcome,
+            IdleOutcome::Slept {
+                wake: WakeReason::PollLimit,
+                ..
+            }
+        ),
+        "{report:?}"
+    );
+    assert_eq!(cpu.row().spurious, 0, "a limit is a reason");
+
+    // By a handler, and what comes after the handler is not interrupt time.
+    cpu.idle.governor.poll_limit = None;
+    let before = cpu.row();
+    let report = cpu.idle_once(Some(machine.now.get() + 60));
+    assert_eq!(report.events, Events::TIMER);
+    let change = cpu.row().since(&before);
+    assert!(
+        (HANDLER..HANDLER + 4).contains(&change.irq().get()),
+        "{}",
+        change.irq()
+    );
+}
+
+#[test]
+fn a_wake_for_nothing_is_counted_as_that() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    machine.spurious.set(true);
+    let mut cpu = Cpu::new(&machine, EntryMethod::Halt, MonitorTrust::SeesStores);
+    let report = cpu.idle_once(None);
+    assert_eq!(report.events, Events::empty());
+    assert!(
+        matches!(
+            report.outcome,
+            IdleOutcome::Slept {
+                wake: WakeReason::Spurious,
+                ..
+            }
+        ),
+        "{report:?}"
+    );
+    let row = cpu.row();
+    assert_eq!((usage(&row), row.spurious, row.aborted), (1, 1, 0));
+}
+
+/// A burst of calls costs no scheduling pass; the one RESCHED among them costs exactly one.
+#[test]
+fn only_resched_costs_a_pass() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let mut cpu = Cpu::new(&machine, EntryMethod::Halt, MonitorTrust::SeesStores);
+    let mut passes = 0;
+    for round in 0..10 {
+        let events = if round == 4 {
+            Events::CALL | Events::RESCHED
+        } else {
+            Events::CALL
+        };
+        machine.script.borrow_mut().push((Moment::Asleep, events));
+        let report = cpu.idle_once(None);
+        assert_eq!(report.events, events);
+        passes += u32::from(report.needs_pass());
+    }
+    assert_eq!(passes, 1);
+    assert_eq!(usage(&cpu.row()), 10);
+}
+
+#[test]
+fn the_default_governor_leaves_room_for_the_deadline() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let table = CStateTable::new(&[CState::POLL, CState::C1_HALT]).unwrap();
+    let mut idle = CpuIdle::new(table, DeepestFit, MonitorTrust::SeesStores);
+    let account = CpuAccount::new();
+    account.start(Ticks::new(1000));
+    let mut entered = |deadline: Option<Ticks>| -> Option<StateId> {
+        match idle.idle_once(&machine, &word, &account, deadline).outcome {
+            IdleOutcome::Slept { entered, .. } => Some(entered),
+            _ => None,
+        }
+    };
+    // C1 needs 2 us, which is 2000 ticks here.
+    assert_eq!(entered(Some(Ticks::new(2000))), table.id(0));
+    assert_eq!(entered(Some(Ticks::new(9000))), table.id(1));
+}
