@@ -233,6 +233,12 @@ pub struct CStateTable {
 }
 
 impl CStateTable {
+    /// HLT and nothing else: what is left if nothing is known about a CPU.
+    pub const HALT: Self = Self {
+        states: [CState::C1_HALT; MAX_STATES],
+        len: 1,
+    };
+
     /// A table of these states.
     ///
     /// # Errors
@@ -336,3 +342,6 @@ impl fmt::Display for TableError {
 }
 
 impl core::error::Error for TableError {}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,5 +1,6 @@
 //! Faults put into the account on purpose, to show that its check is worth something.
 
+use crate::options::AccountFault;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Ticks;
 
@@ -10,6 +11,15 @@ pub enum Fault {
     Drop,
     /// Count it twice.
     Double,
+}
+
+impl From<AccountFault> for Fault {
+    fn from(option: AccountFault) -> Self {
+        match option {
+            AccountFault::Drop => Fault::Drop,
+            AccountFault::Double => Fault::Double,
+        }
+    }
 }
 
 /// A kind of interval, as the account sums them.
