@@ -1,1 +1,2 @@
 //! Local APIC: interrupt delivery, timer and IPIs of each CPU.
+pub mod mmio;

@@ -1,0 +1,471 @@
+//! Records of the machine channel: what each line of port 0xE9 says.
+//!
+//! Pure: a record is written to any [`ByteSink`]. Every line is one object with `"v":1` and its `"type"`.
+//! Times in `cstates` are TSC ticks; `boot` carries the rate.
+use super::json::{self, Array, ByteSink, Object};
+use core::fmt::Display;
+use lull_core::units::{CpuId, DomId, TickRate, Ticks};
+
+/// Version of the format. It grows when a member changes its meaning, not when one is added.
+const VERSION: u64 = 1;
+
+fn record<S: ByteSink>(sink: &mut S, kind: &str, fill: impl FnOnce(&mut Object<'_, S>)) {
+    json::line(sink, |o| {
+        o.u64("v", VERSION).str("type", kind);
+        fill(o);
+    });
+}
+
+/// What the machine is, once, when all CPUs are up.
+#[derive(Clone, Copy, Debug)]
+pub struct Boot<'a> {
+    /// CPUs that run.
+    pub cpus: usize,
+    /// APIC ids of CPUs that firmware lists and that never answered.
+    pub cpus_failed: &'a [u32],
+    /// Rate of the TSC.
+    pub tsc: TickRate,
+    /// Where that rate comes from, e.g. `hpet`.
+    pub tsc_source: &'a str,
+    /// The TSC runs in every C-state (CPUID 8000_0007h EDX bit 8).
+    pub nonstop_tsc: bool,
+    /// The local APIC timer runs in every C-state (CPUID 06h EAX bit 2).
+    pub arat: bool,
+    /// TSC-deadline mode is offered.
+    pub tsc_deadline: bool,
+    /// What the self-test of MONITOR/MWAIT found, e.g. `ok` or `dropped: ...`.
+    pub mwait: &'a str,
+    /// The local APICs run in x2APIC mode.
+    pub x2apic: bool,
+    /// `svm`, `vmx`, or none.
+    pub virt: Option<&'a str>,
+    /// Why there is no virtualization, or a remark on it.
+    pub virt_why: &'a str,
+    /// Signature of the hypervisor below this one.
+    pub hypervisor: Option<&'a str>,
+    /// The command line, as given.
+    pub cmdline: &'a str,
+    /// RAM in MiB.
+    pub mem_mib: u64,
+    /// `lapic` or `tsc-deadline`.
+    pub timer: &'a str,
+}
+
+impl Boot<'_> {
+    /// Writes the record.
+    pub fn write<S: ByteSink>(&self, sink: &mut S) {
+        record(sink, "boot", |o| {
+            o.u64("cpus", self.cpus as u64)
+                .array("cpus_failed", |a| {
+                    for &id in self.cpus_failed {
+                        a.u64(id.into());
+                    }
+                })
+                .u64("tsc_hz", self.tsc.hz())
+                .str("tsc_source", self.tsc_source)
+                .bool("nonstop_tsc", self.nonstop_tsc)
+                .bool("arat", self.arat)
+                .bool("tsc_deadline", self.tsc_deadline)
+                .str("mwait", self.mwait)
+                .bool("x2apic", self.x2apic)
+                .opt_str("virt", self.virt)
+                .str("virt_why", self.virt_why)
+                .opt_str("hypervisor", self.hypervisor)
+                .str("cmdline", self.cmdline)
+                .u64("mem_mib", self.mem_mib)
+                .str("timer", self.timer);
+        });
+    }
+}
+
+/// Where a [`Problem`] lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// The hypervisor's command line.
+    Cmdline,
+    /// The boot bundle or its guest list.
+    Bundle,
+    /// A guest's image or options.
+    Guest,
+    /// Firmware tables.
+    Firmware,
+    /// A CPU.
+    Cpu,
+}
+
+impl Where {
+    /// The word in the record.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Cmdline => "cmdline",
+            Self::Bundle => "bundle",
+            Self::Guest => "guest",
+            Self::Firmware => "firmware",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// One bad input: what is wrong, and what was expected.
+#[derive(Clone, Copy, Debug)]
+pub struct Problem<N, W, E> {
+    /// Which input.
+    pub place: Where,
+    /// Its name: the option, the file, the CPU.
+    pub name: N,
+    /// What is wrong with it.
+    pub why: W,
+    /// What would be right.
+    pub expected: E,
+}
+
+impl<N: Display, W: Display, E: Display> Problem<N, W, E> {
+    /// Writes the record.
+    pub fn write<S: ByteSink>(&self, sink: &mut S) {
+        record(sink, "problem", |o| {
+            o.str("where", self.place.word())
+                .str("name", &self.name)
+                .str("why", &self.why)
+                .str("expected", &self.expected);
+        });
+    }
+}
+
+/// The last line of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// `ok`, `guest-failed`, `accounting`, `panic`, ...
+    pub status: &'a str,
+    /// The code that goes to the exit port.
+    pub code: u8,
+}
+
+impl End<'_> {
+    /// Writes the record.
+    pub fn write<S: ByteSink>(&self, sink: &mut S) {
+        record(sink, "end", |o| {
+            o.str("status", self.status).u64("code", self.code.into());
+        });
+    }
+}
+
+/// How a guest came to its end.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestEnd<'a> {
+    /// `pass`, `fail`, or `none` if the guest said neither.
+    pub verdict: &'a str,
+    /// `port`, `triple-fault`, `crash` or `killed`.
+    pub how: &'a str,
+    /// The code that the guest wrote to its exit port, else 0.
+    pub code: u64,
+    /// The reason behind its verdict, or of its death.
+    pub reason: &'a str,
+    /// Time that each vCPU ran.
+    pub run: &'a [Ticks],
+}
+
+/// Start or end of a guest.
+#[derive(Clone, Copy, Debug)]
+pub struct Guest<'a> {
+    /// The domain.
+    pub id: DomId,
+    /// Its name in the guest list.
+    pub name: &'a str,
+    /// How many vCPUs it has.
+    pub vcpus: u64,
+    /// None: it starts.
+    pub end: Option<GuestEnd<'a>>,
+}
+
+impl Guest<'_> {
+    /// Writes the record.
+    pub fn write<S: ByteSink>(&self, sink: &mut S) {
+        record(sink, "guest", |o| {
+            o.u64("id", self.id.index() as u64)
+                .str("name", self.name)
+                .str("event", if self.end.is_some() { "end" } else { "start" })
+                .u64("vcpus", self.vcpus);
+            if let Some(end) = &self.end {
+                o.str("verdict", end.verdict)
+                    .str("how", end.how)
+                    .u64("code", end.code)
+                    .str("reason", end.reason)
+                    .array("run_ticks", |a| {
+                        for &ticks in end.run {
+                            a.u64(ticks.get());
+                        }
+                    });
+            }
+        });
+    }
+}
+
+/// A figure that a guest measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure<'a> {
+    /// The domain.
+    pub guest: DomId,
+    /// What was measured.
+    pub name: &'a str,
+    /// The value as the guest printed it. Written as a JSON number if it is one, else as a string.
+    pub value: &'a str,
+    /// Its unit.
+    pub unit: &'a str,
+}
+
+impl Figure<'_> {
+    /// Writes the record.
+    pub fn write<S: ByteSink>(&self, sink: &mut S) {
+        record(sink, "figure", |o| {
+            o.u64("guest", self.guest.index() as u64)
+                .str("name", self.name)
+                .number_or_str("value", self.value)
+                .str("unit", self.unit);
+        });
+    }
+}
+
+/// One C-state of one CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct StateRow<'a> {
+    /// Its name, e.g. `C1`.
+    pub name: &'a str,
+    /// How it is entered: `HLT`, `MWAIT`, `POLL`, ...
+    pub method: &'a str,
+    /// How often it was entered.
+    pub usage: u64,
+    /// Time in it, without the time of interrupt handlers.
+    pub residency: Ticks,
+    /// Time from the first interrupt handler to the way out.
+    pub irq: Ticks,
+}
+
+/// The counters of one CPU over some span.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuTotals<'a> {
+    /// The span itself: last stamp less first.
+    pub elapsed: Ticks,
+    /// Time awake, summed from its own intervals.
+    pub c0: Ticks,
+    /// Of it, in guests.
+    pub guest: Ticks,
+    /// Of it, in the hypervisor.
+    pub hypervisor: Ticks,
+    /// Passes of the scheduler.
+    pub sched_passes: u64,
+    /// What woke the CPU, how often: names and counts.
+    pub wakes: &'a [(&'a str, u64)],
+    /// The C-states, shallowest first.
+    pub states: &'a [StateRow<'a>],
+}
+
+impl CpuTotals<'_> {
+    fn fill<S: ByteSink>(&self, o: &mut Object<'_, S>) {
+        o.u64("elapsed", self.elapsed.get())
+            .u64("c0", self.c0.get())
+            .u64("guest", self.guest.get())
+            .u64("hypervisor", self.hypervisor.get())
+            .u64("sched_passes", self.sched_passes)
+            .object("wakes", |o| {
+                for &(name, count) in self.wakes {
+                    o.u64(name, count);
+                }
+            })
+            .array("states", |a| {
+                for state in self.states {
+                    a.object(|o| {
+                        o.str("name", state.name)
+                            .str("method", state.method)
+                            .u64("usage", state.usage)
+                            .u64("residency", state.residency.get())
+                            .u64("irq", state.irq.get());
+                    });
+                }
+            });
+    }
+}
+
+/// Takes the rows of a `cstates` record, one CPU after the other.
+pub struct CpuRows<'a, 'b, S>(&'a mut Array<'b, S>);
+
+impl<S: ByteSink> CpuRows<'_, '_, S> {
+    /// Adds a CPU: its totals since boot, and the change since the last record.
+    pub fn cpu(&mut self, cpu: CpuId, total: &CpuTotals<'_>, delta: &CpuTotals<'_>) {
+        self.0.object(|o| {
+            o.u64("cpu", cpu.index() as u64);
+            total.fill(o);
+            o.object("delta", |o| delta.fill(o));
+        });
+    }
+}
+
+/// Writes one reading of all C-state counters; `rows` adds the CPUs.
+///
+/// `reason` is `key`, `end` or `start`; `seq` counts the records.
+pub fn cstates<S: ByteSink>(
+    sink: &mut S,
+    seq: u64,
+    reason: &str,
+    now: Ticks,
+    rows: impl FnOnce(&mut CpuRows<'_, '_, S>),
+) {
+    record(sink, "cstates", |o| {
+        o.u64("seq", seq)
+            .str("reason", reason)
+            .u64("now", now.get())
+            .array("cpus", |a| rows(&mut CpuRows(a)));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn boot_has_all_members_in_order() {
+        let boot = Boot {
+            cpus: 4,
+            cpus_failed: &[3, 9],
+            tsc: TickRate::from_hz(1_000_000_000).unwrap(),
+            tsc_source: "hpet",
+            nonstop_tsc: false,
+            arat: true,
+            tsc_deadline: false,
+            mwait: "dropped: #GP with ECX=1",
+            x2apic: false,
+            virt: None,
+            virt_why: "no \"SVM\"",
+            hypervisor: Some("TCGTCGTCGTCG"),
+            cmdline: "a=\"b\"",
+            mem_mib: 512,
+            timer: "lapic",
+        };
+        assert_eq!(
+            text(|s| boot.write(s)),
+            "{\"v\":1,\"type\":\"boot\",\"cpus\":4,\"cpus_failed\":[3,9],\"tsc_hz\":1000000000,\
+             \"tsc_source\":\"hpet\",\"nonstop_tsc\":false,\"arat\":true,\"tsc_deadline\":false,\
+             \"mwait\":\"dropped: #GP with ECX=1\",\"x2apic\":false,\"virt\":null,\
+             \"virt_why\":\"no \\\"SVM\\\"\",\"hypervisor\":\"TCGTCGTCGTCG\",\"cmdline\":\"a=\\\"b\\\"\",\
+             \"mem_mib\":512,\"timer\":\"lapic\"}\n"
+        );
+    }
+
+    #[test]
+    fn problem_names_place_and_expectation() {
+        let p = Problem {
+            place: Where::Cmdline,
+            name: "foo=1",
+            why: "unknown option",
+            expected: "see the list",
+        };
+        assert_eq!(
+            text(|s| p.write(s)),
+            "{\"v\":1,\"type\":\"problem\",\"where\":\"cmdline\",\"name\":\"foo=1\",\
+             \"why\":\"unknown option\",\"expected\":\"see the list\"}\n"
+        );
+    }
+
+    #[test]
+    fn guest_start_has_no_verdict_and_end_has() {
+        let mut guest = Guest {
+            id: DomId::new(1),
+            name: "idle-timer",
+            vcpus: 2,
+            end: None,
+        };
+        assert_eq!(
+            text(|s| guest.write(s)),
+            "{\"v\":1,\"type\":\"guest\",\"id\":1,\"name\":\"idle-timer\",\"event\":\"start\",\"vcpus\":2}\n"
+        );
+        let run = [Ticks::new(5), Ticks::new(7)];
+        guest.end = Some(GuestEnd {
+            verdict: "pass",
+            how: "port",
+            code: 16,
+            reason: "",
+            run: &run,
+        });
+        assert_eq!(
+            text(|s| guest.write(s)),
+            "{\"v\":1,\"type\":\"guest\",\"id\":1,\"name\":\"idle-timer\",\"event\":\"end\",\"vcpus\":2,\
+             \"verdict\":\"pass\",\"how\":\"port\",\"code\":16,\"reason\":\"\",\"run_ticks\":[5,7]}\n"
+        );
+    }
+
+    #[test]
+    fn figure_is_a_number_only_if_it_is_one() {
+        let figure = |value| {
+            text(|s| {
+                Figure {
+                    guest: DomId::new(2),
+                    name: "n",
+                    value,
+                    unit: "ns",
+                }
+                .write(s)
+            })
+        };
+        assert!(figure("-12.50").contains("\"value\":-12.50,"));
+        assert!(figure("1,\"x\":2").contains("\"value\":\"1,\\\"x\\\":2\","));
+    }
+
+    #[test]
+    fn end_record() {
+        assert_eq!(
+            text(|s| End {
+                status: "ok",
+                code: 0x10
+            }
+            .write(s)),
+            "{\"v\":1,\"type\":\"end\",\"status\":\"ok\",\"code\":16}\n"
+        );
+    }
+
+    #[test]
+    fn cstates_carries_totals_and_change() {
+        fn state(usage: u64, residency: u64) -> StateRow<'static> {
+            StateRow {
+                name: "C1",
+                method: "HLT",
+                usage,
+                residency: Ticks::new(residency),
+                irq: Ticks::new(1),
+            }
+        }
+        fn totals<'a>(states: &'a [StateRow<'a>]) -> CpuTotals<'a> {
+            CpuTotals {
+                elapsed: Ticks::new(100),
+                c0: Ticks::new(29),
+                guest: Ticks::new(20),
+                hypervisor: Ticks::new(9),
+                sched_passes: 3,
+                wakes: &[("ipi", 2), ("timer", 4)],
+                states,
+            }
+        }
+        let (all, change) = ([state(6, 70)], [state(1, 10)]);
+        let got = text(|s| {
+            cstates(s, 2, "key", Ticks::new(1000), |rows| {
+                rows.cpu(CpuId::new(0), &totals(&all), &totals(&change));
+                rows.cpu(CpuId::new(1), &totals(&[]), &totals(&[]));
+            });
+        });
+        let body = "\"elapsed\":100,\"c0\":29,\"guest\":20,\"hypervisor\":9,\"sched_passes\":3,\
+                    \"wakes\":{\"ipi\":2,\"timer\":4},\"states\":";
+        assert_eq!(
+            got,
+            format!(
+                "{{\"v\":1,\"type\":\"cstates\",\"seq\":2,\"reason\":\"key\",\"now\":1000,\"cpus\":[\
+                 {{\"cpu\":0,{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"usage\":6,\"residency\":70,\"irq\":1}}],\
+                 \"delta\":{{{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"usage\":1,\"residency\":10,\"irq\":1}}]}}}},\
+                 {{\"cpu\":1,{body}[],\"delta\":{{{body}[]}}}}]}}\n"
+            )
+        );
+    }
+}
