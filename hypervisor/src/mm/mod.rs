@@ -1,1 +1,24 @@
 //! Memory: page frames, heap, page tables.
+//!
+//! Physical = virtual. [`init`] maps all free memory and the image, each part with exactly its rights: nothing is
+//! both writable and executable, page 0 is never mapped, and below every stack lies a page that is not mapped
+//! either. Device registers and firmware tables are mapped when asked for ([`map_device`], [`map_firmware`]).
+//!
+//! Lock order: heap, then frames; page tables, then frames. All are spin locks, taken with interrupts off, never
+//! from an interrupt or NMI handler.
+
+pub mod frames;
+#[cfg(target_os = "none")]
+mod heap;
+#[cfg(target_os = "none")]
+mod identity;
+pub mod paging;
+pub mod stack;
+
+pub use frames::{FrameError, Range};
+
+#[cfg(target_os = "none")]
+pub use self::identity::{
+    MmError, Report, allocate, allocate_below, allocate_unzeroed, check_wx, free_bytes, image, init, is_mapped,
+    boot_stack, largest_free, map_device, map_firmware, map_mmio, new_stack, release, root, set_access, total_bytes,
+};

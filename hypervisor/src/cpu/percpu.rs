@@ -1,0 +1,223 @@
+//! What belongs to one CPU: found through GS, never shared without an atomic.
+//!
+//! The first CPU's area is static, so that an exception in the first instructions of Rust can already
+//! print. The others are made by [`new_area`] before their CPU starts and live for ever.
+#![cfg_attr(
+    target_os = "none",
+    expect(unsafe_code, reason = "GS base and descriptor tables are raw by nature")
+)]
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use lull_core::units::{CpuId, MAX_CPUS, Ticks};
+
+use super::nmi::NmiState;
+use super::tables::Tables;
+use crate::mm::stack::Stack;
+
+/// The area of one CPU. GS base points at it.
+#[repr(C, align(128))]
+pub struct PerCpu {
+    /// Its own address: `mov rax, gs:[0]` finds the area.
+    this: AtomicPtr<PerCpu>,
+    /// TSC of the first interrupt or NMI entry since [`PerCpu::take_first_irq`]; 0 = none. Written by the entry stub.
+    first_irq: AtomicU64,
+    id: CpuId,
+    apic_id: AtomicU32,
+    online: AtomicBool,
+    interrupts: AtomicU64,
+    unexpected: AtomicU64,
+    last_unexpected: AtomicU8,
+    /// Requests to and answers from this CPU's NMI handler.
+    pub nmi: NmiState,
+    /// GDT and TSS, loaded by this CPU only.
+    pub(super) tables: Tables,
+    /// The stacks, for bounds of backtraces and for naming an overflow.
+    stacks: spin::Once<Stacks>,
+}
+
+/// Offset of the first-handler stamp from GS base, for the entry stub.
+pub const FIRST_IRQ_OFFSET: usize = core::mem::offset_of!(PerCpu, first_irq);
+
+/// The four stacks of a CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Stacks {
+    /// The stack that the dispatch loop runs on; interrupts are taken on it.
+    pub main: Stack,
+    /// IST 1.
+    pub nmi: Stack,
+    /// IST 2.
+    pub double_fault: Stack,
+    /// IST 3.
+    pub machine_check: Stack,
+}
+
+impl Stacks {
+    /// Each stack with its name.
+    #[must_use]
+    pub fn all(&self) -> [(&'static str, Stack); 4] {
+        [
+            ("main", self.main),
+            ("NMI", self.nmi),
+            ("double-fault", self.double_fault),
+            ("machine-check", self.machine_check),
+        ]
+    }
+}
+
+impl PerCpu {
+    pub(super) const fn new(index: u32) -> Self {
+        Self {
+            this: AtomicPtr::new(core::ptr::null_mut()),
+            first_irq: AtomicU64::new(0),
+            id: CpuId::new(index),
+            apic_id: AtomicU32::new(u32::MAX),
+            online: AtomicBool::new(false),
+            interrupts: AtomicU64::new(0),
+            unexpected: AtomicU64::new(0),
+            last_unexpected: AtomicU8::new(0),
+            nmi: NmiState::new(),
+            tables: Tables::new(),
+            stacks: spin::Once::new(),
+        }
+    }
+
+    /// Which CPU this is: 0 is the one that booted.
+    #[must_use]
+    pub fn id(&self) -> CpuId {
+        self.id
+    }
+
+    /// Local APIC id; `u32::MAX` until it is known.
+    #[must_use]
+    pub fn apic_id(&self) -> u32 {
+        self.apic_id.load(Ordering::Relaxed)
+    }
+
+    /// Records the local APIC id, once the CPU or the MADT has told it.
+    pub fn set_apic_id(&self, id: u32) {
+        self.apic_id.store(id, Ordering::Relaxed);
+    }
+
+    /// Does this CPU run Lull's code? Set once, by the CPU itself.
+    #[must_use]
+    pub fn is_online(&self) -> bool {
+        self.online.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_online(&self) {
+        self.online.store(true, Ordering::Release);
+    }
+
+    /// TSC stamp of the first interrupt or NMI entered since the last call, and forgets it.
+    pub fn take_first_irq(&self) -> Option<Ticks> {
+        match self.first_irq.swap(0, Ordering::Relaxed) {
+            0 => None,
+            tsc => Some(Ticks::new(tsc)),
+        }
+    }
+
+    /// Interrupts taken so far.
+    #[must_use]
+    pub fn interrupts(&self) -> u64 {
+        self.interrupts.load(Ordering::Relaxed)
+    }
+
+    /// Interrupts without a handler so far, and the vector of the last one.
+    #[must_use]
+    pub fn unexpected(&self) -> (u64, u8) {
+        (self.unexpected.load(Ordering::Relaxed), self.last_unexpected.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn count_interrupt(&self) {
+        // Only this CPU writes it, with interrupts off.
+        self.interrupts.store(self.interrupts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_unexpected(&self, vector: u8) {
+        self.unexpected.store(self.unexpected.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.last_unexpected.store(vector, Ordering::Relaxed);
+    }
+
+    /// The stacks, once they are made.
+    #[must_use]
+    pub fn stacks(&self) -> Option<&Stacks> {
+        self.stacks.get()
+    }
+
+    pub(super) fn set_stacks(&self, stacks: Stacks) {
+        self.stacks.call_once(|| stacks);
+    }
+}
+
+/// All areas, by CPU index.
+static AREAS: [AtomicPtr<PerCpu>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
+
+#[cfg(target_os = "none")]
+mod hardware {
+    use super::{AREAS, AtomicPtr, CpuId, MAX_CPUS, Ordering, PerCpu};
+    use alloc::boxed::Box;
+
+    static BOOT_AREA: PerCpu = PerCpu::new(0);
+
+    // SAFETY: everything that another CPU reads is atomic; `tables` is touched by its own CPU only.
+    unsafe impl Sync for PerCpu {}
+    // SAFETY: as above.
+    unsafe impl Send for PerCpu {}
+
+    /// The area of the CPU that booted.
+    pub fn boot_area() -> &'static PerCpu {
+        enlist(&BOOT_AREA);
+        &BOOT_AREA
+    }
+
+    /// Makes the area of a CPU that has not started yet. `None` if it has one, or is out of range.
+    pub fn new_area(cpu: CpuId) -> Option<&'static PerCpu> {
+        let slot = AREAS.get(cpu.index())?;
+        if !slot.load(Ordering::Acquire).is_null() {
+            return None;
+        }
+        let area: &'static PerCpu = Box::leak(Box::new(PerCpu::new(cpu.get())));
+        enlist(area);
+        Some(area)
+    }
+
+    fn enlist(area: &'static PerCpu) {
+        let address = core::ptr::from_ref(area).cast_mut();
+        area.this.store(address, Ordering::Relaxed);
+        if let Some(slot) = AREAS.get(area.id().index()) {
+            slot.store(address, Ordering::Release);
+        }
+    }
+
+    /// The area of `cpu`, if it has one.
+    #[must_use]
+    pub fn get(cpu: CpuId) -> Option<&'static PerCpu> {
+        let address = AREAS.get(cpu.index())?.load(Ordering::Acquire);
+        // SAFETY: null or an area from `enlist`, which lives for ever.
+        unsafe { address.as_ref() }
+    }
+
+    /// Every CPU that has an area, in order of index.
+    pub fn all() -> impl Iterator<Item = &'static PerCpu> {
+        (0..MAX_CPUS as u32).filter_map(|i| get(CpuId::new(i)))
+    }
+
+    /// The area of the CPU that runs this. Callers keep interrupts off, as all of Lull does.
+    #[must_use]
+    #[inline]
+    pub fn this() -> &'static PerCpu {
+        let address: *const PerCpu;
+        // SAFETY: GS base points at this CPU's area from the first lines of Rust on (`cpu::init_boot_cpu`,
+        // `cpu::init_this_cpu`), and its first word is its own address.
+        unsafe {
+            core::arch::asm!("mov {}, gs:[0]", out(reg) address, options(nostack, preserves_flags, readonly));
+            &*address
+        }
+    }
+
+    const _: () = assert!(core::mem::offset_of!(PerCpu, this) == 0 && size_of::<AtomicPtr<PerCpu>>() == 8);
+}
+
+#[cfg(target_os = "none")]
+pub use hardware::{all, boot_area, get, new_area, this};

@@ -1,0 +1,96 @@
+//! The sleep instructions, each with its interrupt window closed at both ends.
+//!
+//! All are called with interrupts off and return with interrupts off. `sti` is always directly followed by
+//! the sleep, so that the STI shadow leaves no moment in which an interrupt could be taken before it; the
+//! second instruction of each such pair is listed for the NMI return path (see [`super::fixup`]).
+#![expect(unsafe_code, reason = "these are instructions that only assembly can name")]
+
+use core::arch::asm;
+
+use lull_core::cstate::MwaitHint;
+
+/// `sti; hlt; cli`: sleeps until an interrupt, and takes it.
+#[inline]
+pub fn sti_hlt_cli() {
+    // SAFETY: the handlers that may run keep all registers and take no lock.
+    unsafe {
+        asm!(
+            "sti",
+            "2: hlt",
+            "3: cli",
+            ".pushsection .lull_sti_pairs,\"a\",@progbits",
+            ".balign 16",
+            ".quad 2b, 3b",
+            ".popsection",
+            options(nostack)
+        );
+    }
+}
+
+/// Arms the monitor on the line that holds `word`.
+///
+/// Must not be called where CPUID does not offer MONITOR: #UD, which nobody recovers here.
+#[inline]
+pub fn monitor<T>(word: &T) {
+    // SAFETY: MONITOR only reads; extensions (ECX) and hints (EDX) are 0.
+    unsafe {
+        asm!("monitor", in("rax") core::ptr::from_ref(word), in("ecx") 0, in("edx") 0, options(nostack, preserves_flags));
+    }
+}
+
+/// MWAIT with interrupts off and ECX bit 0: an interrupt ends the sleep without being taken.
+///
+/// Only where the self-test has found that it neither faults nor sleeps for ever.
+#[inline]
+pub fn mwait_masked(hint: MwaitHint) {
+    // SAFETY: memory may change while it sleeps, hence no `nomem`.
+    unsafe { asm!("mwait", in("eax") hint.eax(), in("ecx") 1, options(nostack, preserves_flags)) };
+}
+
+/// `sti; mwait; cli` with ECX = 0: an interrupt is taken inside the sleep.
+#[inline]
+pub fn sti_mwait_cli(hint: MwaitHint) {
+    // SAFETY: as for `sti_hlt_cli`.
+    unsafe {
+        asm!(
+            "sti",
+            "2: mwait",
+            "3: cli",
+            ".pushsection .lull_sti_pairs,\"a\",@progbits",
+            ".balign 16",
+            ".quad 2b, 3b",
+            ".popsection",
+            in("eax") hint.eax(),
+            in("ecx") 0,
+            options(nostack)
+        );
+    }
+}
+
+/// Reads a `P_LVLx` port to enter the C-state behind it, then opens a window for the interrupt that ended it.
+///
+/// The sleep itself is entered with interrupts off (the chipset breaks on a pending interrupt), so that the
+/// last check before it holds.
+#[inline]
+pub fn io_read(port: u16) {
+    // SAFETY: the port comes from the firmware's description of this very register; reading it only sleeps.
+    unsafe { asm!("in al, dx", in("dx") port, out("al") _, options(nostack, preserves_flags)) };
+    open_window();
+}
+
+/// `sti; nop; cli`: takes whatever interrupt is pending now.
+///
+/// The NOP ends the STI shadow; PAUSE would not on every emulator.
+#[inline]
+pub fn open_window() {
+    // SAFETY: as for `sti_hlt_cli`.
+    unsafe { asm!("sti", "nop", "cli", options(nostack)) };
+}
+
+/// Stops this CPU: interrupts off, HLT for ever. Only NMI, SMI or INIT get in.
+pub fn stop_for_ever() -> ! {
+    loop {
+        // SAFETY: nothing runs here any more.
+        unsafe { asm!("cli", "hlt", options(nostack)) };
+    }
+}
