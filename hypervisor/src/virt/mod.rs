@@ -13,6 +13,7 @@
 //! Takes no lock that is held across an entry.
 
 mod detect;
+pub mod fpu;
 mod memory;
 pub mod svm;
 mod types;
@@ -162,7 +163,7 @@ impl Backend {
     /// A new vCPU of the domain that `stage2` belongs to, in the state [`StartState::WaitForSipi`].
     pub fn new_vcpu(&self, stage2: &Stage2) -> Box<dyn VirtCpu> {
         match (self, stage2) {
-            (Self::Svm(svm), Stage2::Svm(npt)) => svm.new_vcpu(npt),
+            (Self::Svm(svm), Stage2::Svm(npt)) => Box::new(svm.new_vcpu(npt)),
         }
     }
 

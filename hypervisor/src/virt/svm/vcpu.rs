@@ -1,0 +1,611 @@
+//! One vCPU on AMD-V.
+//!
+//! Invariants:
+//! * The VMCB is touched only through `&mut self`, so never while the guest runs.
+//! * `clean` names a group only if nothing in it was written since the last entry on the same pCPU. Only groups that are written
+//!   in few places are ever named.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+
+use lull_core::units::CpuId;
+use lull_core::wake::{SleepState, WakeWord};
+
+use crate::virt::fpu::FpuState;
+use crate::virt::{
+    Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, Segment, SegmentAttributes, StartState,
+    VirtCpu,
+};
+
+use super::asid::AsidTag;
+use super::event::{EventQueue, encode};
+use super::exit::{Decoded, decode};
+use super::features::SvmFlags;
+use super::npt::Npt;
+use super::page::{physical, zeroed};
+use super::vmcb::{SegmentReg, Vmcb, clean, misc1, misc2, misc3, vintr};
+use super::{Shared, check, entry, msr, registers, reset};
+
+const RFLAGS_IF: u64 = 1 << 9;
+const NESTED_PAGING: u64 = 1 << 0;
+const INTERRUPT_SHADOW: u64 = 1 << 0;
+const DB: u32 = 1;
+const AC: u32 = 17;
+const MC: u32 = 18;
+/// PAUSE instructions in one spin loop before an exit, and the ticks that end such a loop, where the processor counts.
+const PAUSE_COUNT: u16 = 3000;
+const PAUSE_THRESHOLD: u16 = 128;
+
+/// A vCPU.
+pub struct SvmVcpu {
+    vmcb: Box<Vmcb>,
+    /// In encoding order; RAX and RSP live in the VMCB.
+    gprs: [u64; 16],
+    fpu: FpuState,
+    tsc_aux: u32,
+    events: EventQueue,
+    /// An NMI handler runs in the guest.
+    nmi_masked: bool,
+    asid: AsidTag,
+    loaded: Option<CpuId>,
+    /// Groups of the VMCB unchanged since the last entry.
+    clean: u32,
+    shared: Arc<Shared>,
+    /// Keeps the tables alive that the VMCB points to.
+    _npt: Npt,
+}
+
+impl SvmVcpu {
+    pub(super) fn new(shared: &Arc<Shared>, npt: &Npt) -> Self {
+        let mut vcpu = Self {
+            vmcb: zeroed(),
+            gprs: [0; 16],
+            fpu: FpuState::new(shared.fpu),
+            tsc_aux: 0,
+            events: EventQueue::default(),
+            nmi_masked: false,
+            asid: AsidTag::default(),
+            loaded: None,
+            clean: 0,
+            shared: shared.clone(),
+            _npt: npt.clone(),
+        };
+        vcpu.set_controls(npt.root());
+        vcpu.reset(StartState::WaitForSipi);
+        vcpu
+    }
+
+    /// Everything in the control area that does not change with the guest's state.
+    fn set_controls(&mut self, nested_root: u64) {
+        let features = &self.shared.features;
+        let control = &mut self.vmcb.control;
+        // Without these two a guest whose handler for them raises them again would never be left. A machine check is the host's.
+        control.intercept_exceptions = 1 << DB | 1 << AC | 1 << MC;
+        control.intercept_misc1 = misc1::INTR
+            | misc1::NMI
+            | misc1::INIT
+            | misc1::RDPMC
+            | misc1::CPUID
+            | misc1::INVD
+            | misc1::PAUSE
+            | misc1::HLT
+            | misc1::INVLPGA
+            | misc1::IO
+            | misc1::MSR
+            | misc1::SHUTDOWN;
+        control.intercept_misc2 = misc2::VMRUN
+            | misc2::VMMCALL
+            | misc2::VMLOAD
+            | misc2::VMSAVE
+            | misc2::STGI
+            | misc2::CLGI
+            | misc2::SKINIT
+            | misc2::WBINVD
+            | misc2::MONITOR
+            | misc2::MWAIT
+            | misc2::XSETBV
+            | if features.rdpru { misc2::RDPRU } else { 0 };
+        control.intercept_misc3 = if features.invlpgb {
+            misc3::INVLPGB | misc3::INVLPGB_ILLEGAL | misc3::TLBSYNC
+        } else {
+            0
+        } | if features.mcommit { misc3::MCOMMIT } else { 0 };
+        if features.flags.contains(SvmFlags::PAUSE_FILTER) {
+            control.pause_filter_count = PAUSE_COUNT;
+            if features.flags.contains(SvmFlags::PAUSE_THRESHOLD) {
+                control.pause_filter_threshold = PAUSE_THRESHOLD;
+            }
+        }
+        control.iopm_base = physical(&*self.shared.io_map);
+        control.msrpm_base = physical(&*self.shared.msr_map);
+        control.nested_control = NESTED_PAGING;
+        control.nested_cr3 = nested_root;
+        control.vintr = vintr::MASKING;
+    }
+
+    fn intercept(&mut self, bit: u32, on: bool) {
+        let word = &mut self.vmcb.control.intercept_misc1;
+        let wanted = if on { *word | bit } else { *word & !bit };
+        if *word != wanted {
+            *word = wanted;
+            self.clean &= !clean::INTERCEPTS;
+        }
+    }
+
+    fn window(&mut self, request: Option<u64>) {
+        let field = &mut self.vmcb.control.vintr;
+        *field &= !(vintr::IRQ | vintr::PRIORITY | vintr::IGNORE_TPR | vintr::VECTOR);
+        *field |= request.map_or(0, |bits| vintr::IRQ | bits);
+        self.intercept(misc1::VINTR, request.is_some());
+    }
+
+    fn in_shadow(&self) -> bool {
+        self.vmcb.control.interrupt_shadow & INTERRUPT_SHADOW != 0
+    }
+
+    /// Runs the guest once, with the gate closed. False if `word` had events.
+    fn pass_gate(
+        &mut self,
+        cpu: CpuId,
+        word: &WakeWord,
+        on_gate: &mut dyn FnMut(GateEvent),
+    ) -> Result<bool, Exit> {
+        let shared = self.shared.clone();
+        let Some(host) = shared.cpu(cpu) else {
+            return Err(Exit::Invalid {
+                reason: format!("virtualization is not enabled on CPU {}", cpu.index()),
+            });
+        };
+        let (asid, flush) = host.asids.lock().assign(&mut self.asid);
+        let control = &mut self.vmcb.control;
+        control.asid = asid;
+        control.tlb_control = flush as u8;
+        control.event_inj = self.events.first().map_or(0, encode);
+        control.clean = self.clean;
+
+        entry::close();
+        if word.publish(SleepState::Guest).is_err() {
+            entry::reopen();
+            return Ok(false);
+        }
+        on_gate(GateEvent::Entering);
+        host.run(&mut self.gprs, &mut self.vmcb);
+        on_gate(GateEvent::Left);
+        awake_with_events(word);
+        entry::open();
+
+        host.asids.lock().entered(&mut self.asid);
+        if shared.features.flags.contains(SvmFlags::CLEAN_BITS) {
+            self.clean = clean::INTERCEPTS | clean::PERMISSION_MAPS | clean::NESTED;
+        }
+        Ok(true)
+    }
+
+    /// Books what the exit says about events on their way, and translates it.
+    fn after_exit(&mut self) -> Exit {
+        let decoded = decode(&self.vmcb.control);
+        if decoded == Decoded::Invalid {
+            return Exit::Invalid {
+                reason: check::why_invalid(&self.vmcb, self.shared.features.physical_bits),
+            };
+        }
+        self.events.entered(self.vmcb.control.exit_int_info);
+        match decoded {
+            Decoded::Exit(Exit::InterruptWindow) => {
+                self.window(None);
+                Exit::InterruptWindow
+            }
+            Decoded::Exit(exit) => exit,
+            // The handler ends with the IRET that runs next; the shadow keeps the next NMI away for that one instruction.
+            Decoded::Iret | Decoded::Invalid => {
+                self.intercept(misc1::IRET, false);
+                self.nmi_masked = false;
+                self.vmcb.control.interrupt_shadow |= INTERRUPT_SHADOW;
+                Exit::Handled
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn vmcb(&mut self) -> &mut Vmcb {
+        &mut self.vmcb
+    }
+
+    #[cfg(test)]
+    pub(super) fn exit_for_test(&mut self) -> Exit {
+        self.after_exit()
+    }
+}
+
+/// Back to AWAKE without losing an event: what the swap takes is posted again at once. A poster in between sees AWAKE, and an event
+/// posted before the swap had its interrupt sent, which is taken when the gate opens, and finds nothing new to do.
+fn awake_with_events(word: &WakeWord) {
+    let events = word.take();
+    if !events.is_empty() {
+        word.post_local(events);
+    }
+}
+
+fn segment(register: SegmentReg) -> Segment {
+    Segment {
+        selector: register.selector,
+        attributes: SegmentAttributes::from_bits_retain(register.attributes),
+        limit: register.limit,
+        base: register.base,
+    }
+}
+
+impl VirtCpu for SvmVcpu {
+    fn gpr(&self, register: Gpr) -> u64 {
+        match register {
+            Gpr::Rax => self.vmcb.save.rax,
+            Gpr::Rsp => self.vmcb.save.rsp,
+            _ => self.gprs[register.index()],
+        }
+    }
+
+    fn set_gpr(&mut self, register: Gpr, value: u64) {
+        match register {
+            Gpr::Rax => self.vmcb.save.rax = value,
+            Gpr::Rsp => self.vmcb.save.rsp = value,
+            _ => self.gprs[register.index()] = value,
+        }
+    }
+
+    fn rip(&self) -> u64 {
+        self.vmcb.save.rip
+    }
+
+    fn rflags(&self) -> u64 {
+        self.vmcb.save.rflags
+    }
+
+    fn cpu_state(&self) -> GuestCpuState {
+        let save = &self.vmcb.save;
+        GuestCpuState {
+            cr0: save.cr0,
+            cr2: save.cr2,
+            cr3: save.cr3,
+            cr4: save.cr4,
+            efer: msr::guest_efer(save),
+            rflags: save.rflags,
+            rip: save.rip,
+            cpl: save.cpl,
+            cs: segment(save.cs),
+            ss: segment(save.ss),
+            ds: segment(save.ds),
+            es: segment(save.es),
+            fs: segment(save.fs),
+            gs: segment(save.gs),
+        }
+    }
+
+    fn instruction_bytes(&self) -> &[u8] {
+        let control = &self.vmcb.control;
+        if !self
+            .shared
+            .features
+            .flags
+            .contains(SvmFlags::DECODE_ASSISTS)
+        {
+            return &[];
+        }
+        control
+            .instruction
+            .get(..usize::from(control.fetched))
+            .unwrap_or(&[])
+    }
+
+    fn reset(&mut self, start: StartState) {
+        self.gprs = reset::reset(&mut self.vmcb.save, start);
+        self.vmcb.control.interrupt_shadow = 0;
+        self.vmcb.control.vintr &= !vintr::TPR;
+        self.window(None);
+        self.intercept(misc1::IRET, false);
+        self.nmi_masked = false;
+        self.events.clear();
+        self.fpu.reset();
+        // A failed write leaves the register as it was, which only this vCPU can see.
+        let _ = self.set_msr(x86::msr::IA32_TSC_AUX, 0);
+        self.asid.drop_translations();
+        self.clean = 0;
+    }
+
+    fn next_rip(&self) -> Option<u64> {
+        let control = &self.vmcb.control;
+        if let Decoded::Exit(Exit::Io(io)) = decode(control) {
+            return io.next_rip;
+        }
+        // Saved for intercepted instructions only; zero where it was not.
+        let saved = self.shared.features.flags.contains(SvmFlags::NRIPS) && control.next_rip != 0;
+        saved.then_some(control.next_rip)
+    }
+
+    fn advance(&mut self, to_rip: u64) {
+        self.vmcb.save.rip = to_rip;
+        self.vmcb.control.interrupt_shadow &= !INTERRUPT_SHADOW;
+    }
+
+    fn interruptible(&self) -> bool {
+        self.vmcb.save.rflags & RFLAGS_IF != 0 && !self.in_shadow() && !self.injection_pending()
+    }
+
+    fn nmi_ready(&self) -> bool {
+        !self.nmi_masked && !self.in_shadow() && !self.injection_pending()
+    }
+
+    fn inject(&mut self, event: Injection) {
+        if event == Injection::Nmi {
+            self.nmi_masked = true;
+            self.intercept(misc1::IRET, true);
+        }
+        self.events.push(event);
+    }
+
+    fn injection_pending(&self) -> bool {
+        self.events.is_pending()
+    }
+
+    fn want_window(&mut self, on: bool) {
+        self.window(on.then_some(vintr::PRIORITY | vintr::IGNORE_TPR));
+    }
+
+    fn want_window_below(&mut self, class: u8) {
+        self.window(Some(u64::from(class & 0xf) << vintr::PRIORITY_SHIFT));
+    }
+
+    fn cr8(&self) -> u8 {
+        (self.vmcb.control.vintr & vintr::TPR) as u8
+    }
+
+    fn set_cr8(&mut self, class: u8) {
+        let field = &mut self.vmcb.control.vintr;
+        *field = *field & !vintr::TPR | u64::from(class) & vintr::TPR;
+    }
+
+    fn get_msr(&self, msr: u32) -> Option<u64> {
+        if msr == x86::msr::IA32_TSC_AUX {
+            return self
+                .shared
+                .features
+                .tsc_aux
+                .then_some(u64::from(self.tsc_aux));
+        }
+        msr::get(&self.vmcb.save, msr)
+    }
+
+    fn set_msr(&mut self, msr: u32, value: u64) -> Result<(), Gp> {
+        if msr == x86::msr::IA32_TSC_AUX {
+            let Ok(value) = u32::try_from(value) else {
+                return Err(Gp);
+            };
+            if !self.shared.features.tsc_aux {
+                return Err(Gp);
+            }
+            self.tsc_aux = value;
+            if self.loaded.is_some() {
+                registers::write_tsc_aux(value);
+            }
+            return Ok(());
+        }
+        if msr == x86::msr::IA32_PAT {
+            self.clean &= !clean::NESTED;
+        }
+        msr::set(&mut self.vmcb.save, msr, value)
+    }
+
+    fn set_xcr0(&mut self, value: u64) -> Result<(), Gp> {
+        self.fpu.set_xcr0(value)
+    }
+
+    fn xcr0(&self) -> u64 {
+        self.fpu.xcr0()
+    }
+
+    fn set_tsc_offset(&mut self, offset: u64) {
+        self.vmcb.control.tsc_offset = offset;
+        self.clean &= !clean::INTERCEPTS;
+    }
+
+    fn load(&mut self, cpu: CpuId) {
+        debug_assert!(self.loaded.is_none(), "vCPU is loaded on {:?}", self.loaded);
+        self.fpu.load();
+        if self.shared.features.tsc_aux {
+            registers::write_tsc_aux(self.tsc_aux);
+        }
+        self.loaded = Some(cpu);
+        // The processor keeps the groups by VMCB address and CPU; another vCPU's entries in between may have replaced them, and
+        // this CPU may hold an old copy.
+        self.clean = 0;
+    }
+
+    fn unload(&mut self) {
+        self.fpu.unload();
+        self.loaded = None;
+    }
+
+    fn enter(&mut self, word: &WakeWord, on_gate: &mut dyn FnMut(GateEvent)) -> Exit {
+        if self.events.is_shutdown() {
+            return Exit::TripleFault;
+        }
+        let Some(cpu) = self.loaded else {
+            return Exit::Invalid {
+                reason: "the vCPU is not loaded on any CPU".into(),
+            };
+        };
+        match self.pass_gate(cpu, word, on_gate) {
+            Ok(true) => self.after_exit(),
+            Ok(false) => Exit::Event,
+            Err(exit) => exit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Svm;
+    use super::*;
+    use crate::virt::GuestMemory;
+
+    fn vcpu() -> SvmVcpu {
+        let svm = Svm::for_test();
+        let npt = svm.new_npt(&GuestMemory::leaked(GuestMemory::ALIGN));
+        svm.new_vcpu(&npt)
+    }
+
+    #[test]
+    fn all_that_must_be_intercepted_is() {
+        let mut vcpu = vcpu();
+        let control = &vcpu.vmcb().control;
+        assert_eq!(
+            control.intercept_misc1, 0x9dc4_800b,
+            "window and IRET only on demand"
+        );
+        assert_eq!(control.intercept_misc2, 0x0000_2e7f);
+        assert_eq!(control.intercept_exceptions, 0x0006_0002);
+        assert_eq!(control.vintr, 1 << 24);
+        assert_eq!(control.nested_control, 1);
+        assert_eq!(
+            check::broken_rule(vcpu.vmcb(), 52),
+            Some("the ASID is 0"),
+            "given at entry; all else is in order"
+        );
+    }
+
+    #[test]
+    fn registers_are_where_the_processor_looks() {
+        let mut vcpu = vcpu();
+        for (number, register) in Gpr::ALL.into_iter().enumerate() {
+            vcpu.set_gpr(register, 100 + number as u64);
+        }
+        assert_eq!((vcpu.vmcb().save.rax, vcpu.vmcb().save.rsp), (100, 104));
+        assert_eq!((vcpu.gprs[Gpr::Rcx.index()], vcpu.gprs[15]), (101, 115));
+        for (number, register) in Gpr::ALL.into_iter().enumerate() {
+            assert_eq!(vcpu.gpr(register), 100 + number as u64);
+        }
+    }
+
+    #[test]
+    fn the_window_is_open_once() {
+        let mut vcpu = vcpu();
+        vcpu.set_cr8(5);
+        vcpu.want_window(true);
+        assert_eq!(
+            vcpu.vmcb().control.vintr,
+            1 << 24 | 1 << 20 | 0xf << 16 | 1 << 8 | 5
+        );
+        assert_ne!(vcpu.vmcb().control.intercept_misc1 & misc1::VINTR, 0);
+        vcpu.want_window_below(0x4);
+        assert_eq!(vcpu.vmcb().control.vintr, 1 << 24 | 0x4 << 16 | 1 << 8 | 5);
+        vcpu.vmcb().control.exit_code = 0x64;
+        assert_eq!(vcpu.exit_for_test(), Exit::InterruptWindow);
+        assert_eq!(vcpu.vmcb().control.vintr, 1 << 24 | 5);
+        assert_eq!(vcpu.vmcb().control.intercept_misc1 & misc1::VINTR, 0);
+        assert_eq!(vcpu.cr8(), 5);
+    }
+
+    #[test]
+    fn an_nmi_masks_the_next_until_iret_has_run() {
+        let mut vcpu = vcpu();
+        assert!(vcpu.nmi_ready());
+        vcpu.inject(Injection::Nmi);
+        assert!(!vcpu.nmi_ready());
+        vcpu.vmcb().control.exit_code = 0x72;
+        vcpu.vmcb().control.exit_int_info = 0x202;
+        assert_eq!(vcpu.exit_for_test(), Exit::Cpuid);
+        assert!(!vcpu.injection_pending() && !vcpu.nmi_ready());
+        vcpu.vmcb().control.exit_code = 0x74;
+        assert_eq!(vcpu.exit_for_test(), Exit::Handled);
+        assert!(!vcpu.nmi_ready(), "IRET itself has not run yet");
+        vcpu.vmcb().control.interrupt_shadow = 0;
+        assert!(vcpu.nmi_ready());
+        assert_eq!(vcpu.vmcb().control.intercept_misc1 & misc1::IRET, 0);
+    }
+
+    #[test]
+    fn interrupts_wait_for_flag_shadow_and_earlier_events() {
+        let mut vcpu = vcpu();
+        assert!(!vcpu.interruptible(), "IF is clear after INIT");
+        vcpu.vmcb().save.rflags |= RFLAGS_IF;
+        assert!(vcpu.interruptible());
+        vcpu.vmcb().control.interrupt_shadow = 1;
+        assert!(!vcpu.interruptible());
+        vcpu.advance(0x1234);
+        assert_eq!(vcpu.rip(), 0x1234);
+        assert!(vcpu.interruptible());
+        vcpu.inject(Injection::Interrupt(0x20));
+        assert!(!vcpu.interruptible());
+        // An exit in the midst of the delivery: it is due again. Once delivered, it is gone.
+        vcpu.vmcb().control.exit_code = 0x400;
+        vcpu.vmcb().control.exit_int_info = 0x8000_0020;
+        let _ = vcpu.exit_for_test();
+        assert!(vcpu.injection_pending());
+        vcpu.vmcb().control.exit_int_info = 0x20;
+        let _ = vcpu.exit_for_test();
+        assert!(vcpu.interruptible());
+    }
+
+    #[test]
+    fn a_refused_state_names_the_rule_and_keeps_the_events() {
+        let mut vcpu = vcpu();
+        vcpu.inject(Injection::Interrupt(0x20));
+        vcpu.vmcb().control.exit_code = 0xffff_ffff;
+        vcpu.vmcb().control.asid = 1;
+        vcpu.vmcb().save.cr4 = 1 << 40;
+        let Exit::Invalid { reason } = vcpu.exit_for_test() else {
+            panic!("must be invalid")
+        };
+        assert!(
+            reason.starts_with(
+                "the processor refused the vCPU's state: CR4 has a reserved bit set (cr0"
+            ),
+            "{reason}"
+        );
+        assert!(vcpu.injection_pending());
+    }
+
+    #[test]
+    fn next_rip_only_where_the_processor_writes_it() {
+        let mut vcpu = vcpu();
+        vcpu.vmcb().control.exit_code = 0x72;
+        vcpu.vmcb().control.next_rip = 0x5678;
+        assert_eq!(vcpu.next_rip(), None, "not offered: the field is stale");
+        vcpu.vmcb().control.exit_code = 0x7b;
+        vcpu.vmcb().control.exit_info2 = 0x1002;
+        assert_eq!(vcpu.next_rip(), Some(0x1002));
+    }
+
+    #[test]
+    fn a_vcpu_that_is_not_loaded_does_not_run() {
+        let mut vcpu = vcpu();
+        let word = WakeWord::new();
+        let exit = vcpu.enter(&word, &mut |_| panic!("must not run"));
+        assert!(matches!(exit, Exit::Invalid { .. }));
+        for _ in 0..2 {
+            vcpu.inject(Injection::Exception {
+                vector: 8,
+                error: Some(0),
+            });
+            vcpu.inject(Injection::GP0);
+        }
+        assert_eq!(
+            vcpu.enter(&word, &mut |_| panic!("must not run")),
+            Exit::TripleFault
+        );
+    }
+
+    #[test]
+    fn leaving_the_guest_loses_no_event() {
+        use lull_core::wake::Events;
+        let word = WakeWord::new();
+        assert_eq!(word.publish(SleepState::Guest), Ok(()));
+        let _ = word.post(Events::CALL);
+        awake_with_events(&word);
+        assert_eq!(word.state(), SleepState::Awake);
+        assert_eq!(word.publish(SleepState::Guest), Err(Events::CALL));
+        assert_eq!(word.take(), Events::CALL);
+        awake_with_events(&word);
+        assert!(!word.is_pending());
+    }
+}
