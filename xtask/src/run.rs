@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use crate::{
@@ -43,8 +43,8 @@ pub struct RunArgs {
     /// Memory of the machine, for example 512M or 2G
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = mem_size)]
     mem: String,
-    /// A guest, NAME[,vcpus=N][,mem=SIZE][,weight=N][,pin=CPU|LO-HI|all][,cmdline=TEXT]; may be repeated.
-    /// `cmdline=` takes all that follows it. Default: idle-timer and ipi-pair
+    /// A guest, NAME[,vcpus=N][,mem=SIZE][,weight=N][,pin=CPU|LO-HI|all][,cmdline="TEXT"]; may be
+    /// repeated. Default: idle-timer and ipi-pair
     #[arg(long = "guest", value_name = "GUEST")]
     guests: Vec<GuestArg>,
     /// End after this many seconds of the machine's time, also if guests still run
@@ -288,7 +288,7 @@ mod tests {
             ("--cpus 256", "256 is not in 1..=255"),
             ("--mem lots", "expected a number of MiB"),
             ("--mem 0", "expected a number of MiB"),
-            ("--guest busy,wait=1", "guest busy has no option `wait`"),
+            ("--guest busy,wait=1", "`wait=1`: no such option"),
             ("--accel xen", "possible values: auto, tcg, kvm"),
             ("--for 0", "0 is not in 1.."),
             ("--bogus", "unexpected argument '--bogus'"),

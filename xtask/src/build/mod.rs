@@ -16,7 +16,7 @@ use clap::Args;
 use serde::Deserialize;
 
 pub use bundle::Bundle;
-pub use guests::GuestKernel;
+pub use guests::{GoodEnd, GuestKernel};
 
 use crate::{
     deps, process,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::{Number, Value};
+use serde_json::Value;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -162,9 +162,17 @@ pub struct Figure {
     #[serde(default)]
     pub guest: u32,
     pub name: String,
-    pub value: Number,
+    /// A number, or a text if the guest printed none.
+    pub value: Value,
     #[serde(default)]
     pub unit: String,
+}
+
+impl Figure {
+    /// The value as a number.
+    pub fn number(&self) -> Option<f64> {
+        self.value.as_f64()
+    }
 }
 
 /// The last line.

@@ -62,7 +62,8 @@ impl Tail {
                 Ok(file) => Some(file),
                 Err(why) if why.kind() == io::ErrorKind::NotFound => None,
                 Err(why) => {
-                    return Err(why).with_context(|| format!("cannot read {}", self.path.display()));
+                    return Err(why)
+                        .with_context(|| format!("cannot read {}", self.path.display()));
                 }
             };
         }

@@ -1,0 +1,81 @@
+//! Cases without a machine: unit tests, model checks, lints. What cargo says is in `output.txt`.
+//!
+//! Firmware tables that QEMU cannot be made to offer (a MADT with disabled or duplicate CPUs) are tested here too:
+//! by unit tests of the image's `acpi` module.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{lint, process, test::case::Case, workspace};
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        cargo("host/core-and-xtask", &["test", "--quiet"]),
+        cargo(
+            "host/image",
+            &["test", "--quiet", "--package", "lull", "--lib"],
+        ),
+        cargo(
+            "host/guest-runtime",
+            &["test", "--quiet", "--package", "guest-tests", "--lib"],
+        ),
+        Case::host("host/model", |dir| {
+            let mut cargo = workspace::cargo();
+            cargo.args(["test", "--quiet", "--release", "--package", "lull-core"]);
+            cargo.args(["--test", "loom_wake", "--test", "loom_unit"]);
+            // Everything is compiled another way: in a folder of its own, so that the rest need not be compiled again.
+            cargo.env("RUSTFLAGS", "--cfg loom").env(
+                "CARGO_TARGET_DIR",
+                workspace::target_dir().join("lull/loom"),
+            );
+            run(&mut cargo, dir)
+        }),
+    ];
+    cases.extend(lint::CHECKS.iter().map(|check| {
+        Case::host(format!("lint/{}", check.name), |dir| {
+            run(&mut check.command(), dir)
+        })
+    }));
+    cases
+}
+
+fn cargo(name: &'static str, args: &'static [&'static str]) -> Case {
+    Case::host(name, move |dir| run(workspace::cargo().args(args), dir))
+}
+
+/// Runs `command`; a failure shows the end of what it said.
+fn run(command: &mut Command, dir: &Path) -> Result<()> {
+    let path = dir.join("output.txt");
+    let out = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    command.stdout(out.try_clone()?).stderr(out);
+    process::run(command).with_context(|| tail(&fs::read_to_string(&path).unwrap_or_default()))
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines
+        .iter()
+        .skip(lines.len().saturating_sub(40))
+        .fold(String::new(), |all, line| all + line + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_output_is_shown() {
+        let text: String = (0..100).map(|n| format!("line {n}\n")).collect();
+        let end = tail(&text);
+        assert!(
+            end.starts_with("line 60\n") && end.ends_with("line 99\n"),
+            "{end}"
+        );
+        assert_eq!(tail("one"), "one\n");
+    }
+}

@@ -1,0 +1,61 @@
+//! The table of all cases, by group.
+
+mod accounting;
+mod bad_input;
+mod bare;
+mod guests;
+mod host;
+mod keys;
+mod machine;
+mod numbers;
+
+use super::case::Case;
+
+/// All cases, in the order in which their groups are read.
+pub fn all() -> Vec<Case> {
+    [
+        host::cases(),
+        bare::cases(),
+        guests::cases(),
+        machine::cases(),
+        numbers::cases(),
+        accounting::cases(),
+        keys::cases(),
+        bad_input::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The guest kernels. A test checks that the build makes exactly these: none is forgotten.
+pub const GUESTS: [&str; 7] = [
+    "busy",
+    "fault",
+    "idle-timer",
+    "ipi-pair",
+    "quiet",
+    "smp",
+    "storm",
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_fit_a_folder() {
+        let names: Vec<String> = all().into_iter().map(|case| case.name).collect();
+        let folders: BTreeSet<String> = names.iter().map(|name| name.replace('/', "-")).collect();
+        assert_eq!(folders.len(), names.len());
+        for name in names {
+            assert!(
+                name.chars()
+                    .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "/-".contains(c)),
+                "{name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Figures that must be right.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    channel::{Counters, Cstates},
+    test::{
+        case::{Case, Lab},
+        check::{self, share, within},
+        rig::Ran,
+    },
+};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::icount("numbers/duty-cycle", duty_cycle),
+        Case::icount("numbers/identical-runs", identical_runs),
+        Case::icount("numbers/weights-on-one-cpu", weights_on_one_cpu),
+        Case::real_time("numbers/weights-on-two-cpus", weights_on_two_cpus),
+        Case::icount("numbers/quiet-costs-nothing", quiet_costs_nothing),
+    ]
+}
+
+/// From the reading before the guests started to the one at the end.
+fn over_the_run(ran: &Ran, cpu: u32) -> Result<(Counters, u64)> {
+    let end: &Cstates = ran.last_reading()?;
+    let counters = &check::cpu(end, cpu)?.counters;
+    let Some(start) = ran
+        .channel()
+        .cstates()
+        .find(|reading| reading.reason == "start")
+    else {
+        return Ok((counters.clone(), counters.elapsed));
+    };
+    let before = &check::cpu(start, cpu)?.counters;
+    let states = counters
+        .states
+        .iter()
+        .zip(&before.states)
+        .map(|(now, old)| {
+            let mut state = now.clone();
+            state.usage -= old.usage;
+            state.residency -= old.residency;
+            state.irq -= old.irq;
+            state
+        });
+    let difference = Counters {
+        elapsed: counters.elapsed - before.elapsed,
+        c0: counters.c0 - before.c0,
+        guest: counters.guest - before.guest,
+        hypervisor: counters.hypervisor - before.hypervisor,
+        sched_passes: counters.sched_passes - before.sched_passes,
+        states: states.collect(),
+        ..counters.clone()
+    };
+    Ok((difference, counters.wakes_total() - before.wakes_total()))
+}
+
+/// A guest that works 30 % of the time leaves 70 % to sleep on a CPU of its own; its own record says the same.
+fn duty_cycle(lab: &Lab<'_>) -> Result<()> {
+    let guest = "idle-timer,pin=1,cmdline=\"duty=30 period-us=10000 periods=300\"";
+    let ran = lab.rig("run").guest(guest).run()?;
+    ran.ok()?.passed("idle-timer")?;
+    let (counters, _) = over_the_run(&ran, 1)?;
+    within(
+        "the residency of CPU 1",
+        share(counters.residency(), counters.elapsed),
+        0.70,
+        0.01,
+    )?;
+    let (work, elapsed) = (
+        ran.figure("idle-timer", "work_ticks")?,
+        ran.figure("idle-timer", "elapsed_ticks")?,
+    );
+    within(
+        "the guest's own record of its work",
+        work / elapsed,
+        0.30,
+        0.003,
+    )?;
+    // What the guest took for work, Lull must have given it as run time.
+    #[expect(clippy::cast_precision_loss, reason = "compared to a percent")]
+    let ran_for = ran.run_ticks("idle-timer")? as f64;
+    within(
+        "run time by Lull / work by the guest",
+        ran_for / work,
+        1.0,
+        0.02,
+    )
+}
+
+/// Everything that is counted is the same in a second run: figures, run times, counters.
+fn identical_runs(lab: &Lab<'_>) -> Result<()> {
+    let run = |label| -> Result<Ran> {
+        let ran = lab.rig(label).guest("idle-timer").guest("ipi-pair").run()?;
+        ran.ok()?;
+        Ok(ran)
+    };
+    let (first, second) = (run("first")?, run("second")?);
+    for (one, other) in first
+        .channel()
+        .messages
+        .iter()
+        .zip(&second.channel().messages)
+    {
+        ensure!(one == other, "the runs differ:\n{one:?}\n{other:?}");
+    }
+    let (one, other) = (
+        first.channel().messages.len(),
+        second.channel().messages.len(),
+    );
+    ensure!(
+        one == other,
+        "the first run said {one} things, the second {other}"
+    );
+    Ok(())
+}
+
+const WEIGHTS: [(&str, &str, u64); 3] = [
+    ("light", "light,kernel=busy,weight=256", 1),
+    ("middle", "middle,kernel=busy,weight=512", 2),
+    ("heavy", "heavy,kernel=busy,weight=1024", 4),
+];
+
+fn three_busy(lab: &Lab<'_>, cpus: u32, seconds: u32) -> Result<Ran> {
+    // The guests would go on for longer: the end comes to all at the same time.
+    let rig = WEIGHTS.iter().fold(lab.rig("run"), |rig, (_, spec, _)| {
+        rig.guest(&format!(
+            "{spec},cmdline=\"for-ms={}\"",
+            (seconds + 20) * 1000
+        ))
+    });
+    let ran = rig
+        .cpus(cpus)
+        .word(&format!("for={seconds}"))
+        .limit(300)
+        .run()?;
+    // Guests that are ended before their verdict have not passed, and that is what was asked for.
+    ran.adds_up()?;
+    Ok(ran)
+}
+
+/// Weights 1:2:4 on one CPU: 1:2:4 of its time.
+fn weights_on_one_cpu(lab: &Lab<'_>) -> Result<()> {
+    let ran = three_busy(lab, 1, 10)?;
+    let times = WEIGHTS.map(|(name, _, _)| ran.run_ticks(name));
+    let total: u64 = times.iter().flatten().sum();
+    for ((name, _, weight), time) in WEIGHTS.iter().zip(times) {
+        let wanted = share(*weight, 7);
+        within(
+            &format!("the share of {name}"),
+            share(time?, total),
+            wanted,
+            wanted * 0.01,
+        )?;
+    }
+    let (counters, _) = over_the_run(&ran, 0)?;
+    let idle = share(counters.residency(), counters.elapsed);
+    ensure!(
+        idle < 0.001,
+        "there is work all the time, yet the CPU sleeps {idle:.4} of it"
+    );
+    Ok(())
+}
+
+/// The same on two CPUs. The heavy one wants 8/7 of a CPU and can use one; the others share the second one 1:2.
+/// So work conservation allows 1/3, 2/3 and 1.
+fn weights_on_two_cpus(lab: &Lab<'_>) -> Result<()> {
+    let ran = three_busy(lab, 2, 10)?;
+    let hz = ran.channel().boot().context("no `boot`")?.tsc_hz;
+    let wanted = [1.0 / 3.0, 2.0 / 3.0, 1.0];
+    for ((name, _, _), wanted) in WEIGHTS.iter().zip(wanted) {
+        within(
+            &format!("CPUs that {name} had"),
+            share(ran.run_ticks(name)?, 10 * hz),
+            wanted,
+            0.05,
+        )?;
+    }
+    Ok(())
+}
+
+/// With only `quiet` running, no CPU wakes more than once a second.
+fn quiet_costs_nothing(lab: &Lab<'_>) -> Result<()> {
+    const SECONDS: u64 = 60;
+    let ran = lab
+        .rig("run")
+        .guest("quiet")
+        .word(&format!("for={SECONDS}"))
+        .run()?;
+    ran.ok()?.passed("quiet")?;
+    let hz = ran.channel().boot().context("no `boot`")?.tsc_hz;
+    let cpus = ran.last_reading()?.cpus.len();
+    for index in (0..).take(cpus) {
+        let (counters, wakes) = over_the_run(&ran, index)?;
+        let slept = share(counters.residency(), counters.elapsed);
+        ensure!(
+            counters.elapsed >= (SECONDS - 1) * hz,
+            "CPU {index} was watched for {} ticks only",
+            counters.elapsed
+        );
+        ensure!(
+            wakes <= SECONDS,
+            "CPU {index} woke {wakes} times in {SECONDS} s"
+        );
+        ensure!(
+            counters.usage() <= SECONDS,
+            "CPU {index} went to sleep {} times in {SECONDS} s",
+            counters.usage()
+        );
+        ensure!(slept > 0.99, "CPU {index} slept {slept:.4} of the time");
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! A machine for a test: what is not said has a sensible default; all that it says is kept in files.
+
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+
+use super::case::Lab;
+use crate::{
+    build::Bundle,
+    guest_arg::GuestArg,
+    process,
+    qemu::{Accel, Console, Cpu, Machine},
+    session::{Ended, Session},
+};
+
+/// A machine in the making.
+pub struct Rig<'a> {
+    lab: &'a Lab<'a>,
+    label: String,
+    machine: Machine,
+    guests: Vec<String>,
+    bundle: Option<Vec<u8>>,
+    words: Vec<String>,
+    limit: Duration,
+}
+
+/// A machine that runs, with a keyboard.
+pub struct Running {
+    pub session: Session,
+    pub console: PathBuf,
+    limit: Duration,
+}
+
+/// A machine that has ended.
+pub struct Ran {
+    pub ended: Ended,
+    /// All that went to COM1.
+    pub console: String,
+}
+
+impl<'a> Rig<'a> {
+    pub fn new(lab: &'a Lab<'a>, label: &str, icount: bool) -> Self {
+        let context = lab.context;
+        let machine = Machine {
+            version: context.version,
+            accel: if icount { Accel::Icount } else { Accel::Tcg },
+            cpu: Cpu::Default,
+            cpus: 4,
+            mem: "512M".to_owned(),
+            kernel: context.built.image.clone(),
+            bundle: None,
+            cmdline: String::new(),
+            console: Console::Piped,
+            debugcon: lab.dir.join(format!("{label}.channel.jsonl")),
+            gdb: false,
+        };
+        Self {
+            lab,
+            label: label.to_owned(),
+            machine,
+            guests: Vec::new(),
+            bundle: None,
+            words: vec!["exit-port=0xf4".to_owned()],
+            limit: Duration::from_secs(60),
+        }
+    }
+
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.machine.cpus = cpus;
+        self
+    }
+
+    pub fn mem(mut self, mem: &str) -> Self {
+        mem.clone_into(&mut self.machine.mem);
+        self
+    }
+
+    pub fn cpu(mut self, model: &str) -> Self {
+        self.machine.cpu = Cpu::Model(model.to_owned());
+        self
+    }
+
+    /// One more guest, as `--guest` takes it, with its kernel's defaults.
+    pub fn guest(mut self, spec: &str) -> Self {
+        self.guests.push(spec.to_owned());
+        self
+    }
+
+    /// This archive instead of one made of the guests.
+    pub fn bundle(mut self, bytes: Vec<u8>) -> Self {
+        self.bundle = Some(bytes);
+        self
+    }
+
+    /// One more word for Lull's command line.
+    pub fn word(mut self, word: &str) -> Self {
+        self.words.push(word.to_owned());
+        self
+    }
+
+    /// Another kernel than Lull: it gets no command line.
+    pub fn kernel(mut self, kernel: PathBuf) -> Self {
+        self.machine.kernel = kernel;
+        self.words.clear();
+        self
+    }
+
+    /// How long it may take on the wall clock; 60 s if nothing is said.
+    pub fn limit(mut self, seconds: u64) -> Self {
+        self.limit = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Starts it.
+    pub fn start(mut self) -> Result<Running> {
+        let file = |kind: &str| self.lab.dir.join(format!("{}.{kind}", self.label));
+        let bundle = match self.bundle.take() {
+            Some(bytes) => Some(bytes),
+            None if self.guests.is_empty() => None,
+            None => {
+                Some(Bundle::of_guests(&self.guest_args()?, &self.lab.context.built)?.to_bytes()?)
+            }
+        };
+        if let Some(bytes) = bundle {
+            let path = file("bundle.cpio");
+            fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+            self.machine.bundle = Some(path);
+        }
+        self.machine.cmdline = self.words.join(" ");
+        fs::write(file("command.txt"), process::line(&self.machine.command()))?;
+        let console = file("console.txt");
+        let (out, err) = (File::create(&console)?, File::create(file("qemu.txt"))?);
+        let session = Session::start(&self.machine, None, |command| {
+            command.stdin(Stdio::piped()).stdout(out).stderr(err);
+        })?;
+        Ok(Running {
+            session,
+            console,
+            limit: self.limit,
+        })
+    }
+
+    /// Starts it and waits for its end.
+    pub fn run(self) -> Result<Ran> {
+        self.start()?.finish()
+    }
+
+    fn guest_args(&self) -> Result<Vec<GuestArg>> {
+        let complete = |spec: &String| {
+            let mut guest: GuestArg = spec.parse()?;
+            self.lab
+                .context
+                .built
+                .guest(guest.kernel())?
+                .complete(&mut guest);
+            Ok(guest)
+        };
+        self.guests.iter().map(complete).collect()
+    }
+}
+
+impl Running {
+    /// What has gone to COM1 so far.
+    pub fn console(&self) -> String {
+        fs::read(&self.console)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// Waits for its end.
+    pub fn finish(self) -> Result<Ran> {
+        let ended = self.session.finish(Some(self.limit))?;
+        let console = fs::read(&self.console).unwrap_or_default();
+        Ok(Ran {
+            ended,
+            console: String::from_utf8_lossy(&console).into_owned(),
+        })
+    }
+}
