@@ -8,7 +8,10 @@ fn main() {
         return;
     }
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
-    println!("cargo:rustc-link-arg-bins=-T{}", here.join("link.ld").display());
+    println!(
+        "cargo:rustc-link-arg-bins=-T{}",
+        here.join("link.ld").display()
+    );
     // The addresses are fixed: there is nobody who would apply relocations.
     println!("cargo:rustc-link-arg-bins=--no-pie");
     println!("cargo:rustc-link-arg-bins=-zmax-page-size=4096");

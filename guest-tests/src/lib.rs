@@ -40,7 +40,9 @@ mod bare {
 }
 
 #[cfg(target_os = "none")]
-pub use bare::{boot::Machine, console, cpu, lapic, paging, percpu, smp, timer, trap, tsc, verdict};
+pub use bare::{
+    boot::Machine, console, cpu, lapic, paging, percpu, smp, timer, trap, tsc, verdict,
+};
 
 /// Defines a guest kernel: its record in the table of tests (see [`table`]) and its three functions.
 ///
@@ -51,7 +53,10 @@ pub use bare::{boot::Machine, console, cpu, lapic, paging, percpu, smp, timer, t
 macro_rules! guest_test {
     (name: $name:literal, summary: $summary:literal, cmdline: $cmdline:literal, vcpus: $vcpus:literal, memory_mib: $memory:literal,
      end: $end:ident, main: $main:path, ap: $ap:path, interrupt: $interrupt:path $(,)?) => {
-        #[expect(unsafe_code, reason = "the runtime and the host find these by their symbol and section names")]
+        #[expect(
+            unsafe_code,
+            reason = "the runtime and the host find these by their symbol and section names"
+        )]
         const _: () = {
             #[used]
             #[unsafe(link_section = ".lull_guest_test")]

@@ -18,7 +18,11 @@ impl<const N: usize> ApicIds<N> {
     /// No CPU.
     #[must_use]
     pub const fn new() -> Self {
-        Self { ids: [0; N], used: 0, left_out: 0 }
+        Self {
+            ids: [0; N],
+            used: 0,
+            left_out: 0,
+        }
     }
 
     /// The ids.
@@ -86,7 +90,11 @@ fn find_madt(memory: &impl Memory, root: u64, signature: &[u8; 4], pointer: u64)
     let length = table(memory, root, signature)?;
     (0..(length - 36) / pointer).find_map(|index| {
         let entry = root + 36 + index * pointer;
-        let at = if pointer == 8 { memory.u64(entry)? } else { u64::from(memory.u32(entry)?) };
+        let at = if pointer == 8 {
+            memory.u64(entry)?
+        } else {
+            u64::from(memory.u32(entry)?)
+        };
         table(memory, at, b"APIC").map(|_| at)
     })
 }
@@ -104,8 +112,12 @@ fn read_madt<const N: usize>(memory: &impl Memory, madt: u64) -> Option<ApicIds<
             return None;
         }
         match (kind, length) {
-            (LOCAL_APIC, 8..) if memory.u32(at + 4)? & ENABLED != 0 => ids.push(u32::from(memory.u8(at + 3)?)),
-            (LOCAL_X2APIC, 16..) if memory.u32(at + 8)? & ENABLED != 0 => ids.push(memory.u32(at + 4)?),
+            (LOCAL_APIC, 8..) if memory.u32(at + 4)? & ENABLED != 0 => {
+                ids.push(u32::from(memory.u8(at + 3)?))
+            }
+            (LOCAL_X2APIC, 16..) if memory.u32(at + 8)? & ENABLED != 0 => {
+                ids.push(memory.u32(at + 4)?)
+            }
             _ => {}
         }
         at += length;
@@ -187,9 +199,21 @@ mod tests {
         let mut wrong_sum = madt(&[CPU0]);
         *wrong_sum.get_mut(40).expect("inside") ^= 1;
         assert_eq!(cpus::<8>(&machine(2, wrong_sum), 0x1000), None);
-        assert_eq!(cpus::<8>(&machine(2, madt(&[CPU0, &[0, 0]])), 0x1000), None, "an entry of length 0 would never end");
-        assert_eq!(cpus::<8>(&machine(2, madt(&[CPU0, &[0, 9, 0, 0]])), 0x1000), None, "an entry beyond the table");
-        assert_eq!(cpus::<8>(&machine(2, madt(&[])), 0x2000), None, "no RSDP there");
+        assert_eq!(
+            cpus::<8>(&machine(2, madt(&[CPU0, &[0, 0]])), 0x1000),
+            None,
+            "an entry of length 0 would never end"
+        );
+        assert_eq!(
+            cpus::<8>(&machine(2, madt(&[CPU0, &[0, 9, 0, 0]])), 0x1000),
+            None,
+            "an entry beyond the table"
+        );
+        assert_eq!(
+            cpus::<8>(&machine(2, madt(&[])), 0x2000),
+            None,
+            "no RSDP there"
+        );
         assert_eq!(cpus::<8>(&Pieces::default(), 0x1000), None);
     }
 }

@@ -8,19 +8,22 @@ pub trait Memory {
     /// A little-endian `u32`.
     fn u32(&self, from: u64) -> Option<u32> {
         let mut bytes = [0; 4];
-        self.read(from, &mut bytes).then(|| u32::from_le_bytes(bytes))
+        self.read(from, &mut bytes)
+            .then(|| u32::from_le_bytes(bytes))
     }
 
     /// A little-endian `u64`.
     fn u64(&self, from: u64) -> Option<u64> {
         let mut bytes = [0; 8];
-        self.read(from, &mut bytes).then(|| u64::from_le_bytes(bytes))
+        self.read(from, &mut bytes)
+            .then(|| u64::from_le_bytes(bytes))
     }
 
     /// One byte.
     fn u8(&self, from: u64) -> Option<u8> {
         let mut bytes = [0; 1];
-        self.read(from, &mut bytes).then(|| u8::from_le_bytes(bytes))
+        self.read(from, &mut bytes)
+            .then(|| u8::from_le_bytes(bytes))
     }
 }
 
@@ -37,10 +40,16 @@ pub(crate) mod fake {
     impl Memory for Pieces {
         fn read(&self, from: u64, to: &mut [u8]) -> bool {
             self.0.iter().any(|(at, bytes)| {
-                let Some(offset) = from.checked_sub(*at).and_then(|offset| usize::try_from(offset).ok()) else {
+                let Some(offset) = from
+                    .checked_sub(*at)
+                    .and_then(|offset| usize::try_from(offset).ok())
+                else {
                     return false;
                 };
-                let Some(part) = offset.checked_add(to.len()).and_then(|end| bytes.get(offset..end)) else {
+                let Some(part) = offset
+                    .checked_add(to.len())
+                    .and_then(|end| bytes.get(offset..end))
+                else {
                     return false;
                 };
                 to.copy_from_slice(part);

@@ -40,10 +40,19 @@ impl fmt::Display for Problem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown { word } => write!(f, "option '{word}' is unknown here, ignored"),
-            Self::Value { word, expected: Expected::Number(low, high) } => {
-                write!(f, "option '{word}' ignored: expected a number from {low} to {high}")
+            Self::Value {
+                word,
+                expected: Expected::Number(low, high),
+            } => {
+                write!(
+                    f,
+                    "option '{word}' ignored: expected a number from {low} to {high}"
+                )
             }
-            Self::Value { word, expected: Expected::OneOf(words) } => {
+            Self::Value {
+                word,
+                expected: Expected::OneOf(words),
+            } => {
                 write!(f, "option '{word}' ignored: expected one of")?;
                 words.iter().try_for_each(|word| write!(f, " {word}"))
             }
@@ -63,7 +72,11 @@ impl<'a> Options<'a> {
     /// The words of `line`; problems go to `report`, once each.
     #[must_use]
     pub const fn new(line: &'a str, report: fn(Problem<'_>)) -> Self {
-        Self { line, asked: Cell::new(0), report }
+        Self {
+            line,
+            asked: Cell::new(0),
+            report,
+        }
     }
 
     /// The whole line.
@@ -101,7 +114,10 @@ impl<'a> Options<'a> {
         let (word, value) = self.find(key)?;
         let number = number(value).filter(|number| range.contains(number));
         if number.is_none() {
-            (self.report)(Problem::Value { word, expected: Expected::Number(*range.start(), *range.end()) });
+            (self.report)(Problem::Value {
+                word,
+                expected: Expected::Number(*range.start(), *range.end()),
+            });
         }
         number
     }
@@ -119,7 +135,10 @@ impl<'a> Options<'a> {
             None | Some((_, "0")) => false,
             Some((_, "" | "1")) => true,
             Some((word, _)) => {
-                (self.report)(Problem::Value { word, expected: Expected::Number(0, 1) });
+                (self.report)(Problem::Value {
+                    word,
+                    expected: Expected::Number(0, 1),
+                });
                 false
             }
         }
@@ -128,11 +147,19 @@ impl<'a> Options<'a> {
     /// The index in `words` of the value of `key=`, or `default`.
     #[must_use]
     pub fn choice(&self, key: &str, words: &[&str], default: usize) -> usize {
-        let Some((word, value)) = self.find(key) else { return default };
-        words.iter().position(|known| *known == value).unwrap_or_else(|| {
-            (self.report)(Problem::Value { word, expected: Expected::OneOf(words) });
-            default
-        })
+        let Some((word, value)) = self.find(key) else {
+            return default;
+        };
+        words
+            .iter()
+            .position(|known| *known == value)
+            .unwrap_or_else(|| {
+                (self.report)(Problem::Value {
+                    word,
+                    expected: Expected::OneOf(words),
+                });
+                default
+            })
     }
 
     /// Reports each word that nobody asked for: to be called when all options were read.
@@ -150,7 +177,9 @@ impl<'a> Options<'a> {
 pub fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         // `from_str_radix` would take a sign.
-        Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => u64::from_str_radix(hex, 16).ok(),
+        Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            u64::from_str_radix(hex, 16).ok()
+        }
         None if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),
         _ => None,
     }
@@ -169,7 +198,9 @@ mod tests {
 
     fn options(line: &str) -> Options<'_> {
         SEEN.with_borrow_mut(Vec::clear);
-        Options::new(line, |problem| SEEN.with_borrow_mut(|seen| seen.push(problem.to_string())))
+        Options::new(line, |problem| {
+            SEEN.with_borrow_mut(|seen| seen.push(problem.to_string()))
+        })
     }
 
     fn problems() -> Vec<String> {
@@ -200,8 +231,14 @@ mod tests {
         assert_eq!(options.choice("end", &["port", "triple"], 1), 1);
         let seen = problems();
         assert_eq!(seen.len(), 7);
-        assert_eq!(seen.first().map(String::as_str), Some("option 'duty=101' ignored: expected a number from 0 to 100"));
-        assert_eq!(seen.last().map(String::as_str), Some("option 'end=never' ignored: expected one of port triple"));
+        assert_eq!(
+            seen.first().map(String::as_str),
+            Some("option 'duty=101' ignored: expected a number from 0 to 100")
+        );
+        assert_eq!(
+            seen.last().map(String::as_str),
+            Some("option 'end=never' ignored: expected one of port triple")
+        );
     }
 
     #[test]
@@ -209,7 +246,13 @@ mod tests {
         let options = options("rounds=5 ruonds=6 x");
         assert_eq!(options.number("rounds", 1, 1..=9), 5);
         options.report_unknown();
-        assert_eq!(problems(), ["option 'ruonds=6' is unknown here, ignored", "option 'x' is unknown here, ignored"]);
+        assert_eq!(
+            problems(),
+            [
+                "option 'ruonds=6' is unknown here, ignored",
+                "option 'x' is unknown here, ignored"
+            ]
+        );
     }
 
     #[test]

@@ -31,8 +31,16 @@ pub fn read(memory: &impl Memory, at: u64) -> Option<StartInfo> {
         0 => Text::new(),
         line => read_line(memory, line),
     };
-    let ram_end = if version >= 1 { ram_end(memory, memory.u64(at + 40)?, memory.u32(at + 48)?) } else { None };
-    Some(StartInfo { command_line, rsdp, ram_end })
+    let ram_end = if version >= 1 {
+        ram_end(memory, memory.u64(at + 40)?, memory.u32(at + 48)?)
+    } else {
+        None
+    };
+    Some(StartInfo {
+        command_line,
+        rsdp,
+        ram_end,
+    })
 }
 
 fn read_line(memory: &impl Memory, at: u64) -> Text<MAX_LEN> {
@@ -54,7 +62,11 @@ fn ram_end(memory: &impl Memory, table: u64, entries: u32) -> Option<u64> {
     // A map of more entries than this is not a map.
     for index in 0..u64::from(entries.min(128)) {
         let entry = table.checked_add(index * 24)?;
-        let (base, size, kind) = (memory.u64(entry)?, memory.u64(entry + 8)?, memory.u32(entry + 16)?);
+        let (base, size, kind) = (
+            memory.u64(entry)?,
+            memory.u64(entry + 8)?,
+            memory.u32(entry + 16)?,
+        );
         let top = base.saturating_add(size);
         if kind == RAM && top <= 1 << 32 {
             end = end.max(Some(top));
@@ -92,7 +104,12 @@ mod tests {
 
     #[test]
     fn reads_all_parts() {
-        let map = [entry(0, 0x9_fc00, 1), entry(0x10_0000, 0x70_0000, 1), entry(0x80_0000, 0x1000, 2), entry(1 << 32, 1 << 30, 1)];
+        let map = [
+            entry(0, 0x9_fc00, 1),
+            entry(0x10_0000, 0x70_0000, 1),
+            entry(0x80_0000, 0x1000, 2),
+            entry(1 << 32, 1 << 30, 1),
+        ];
         let memory = Pieces(std::vec![
             (0x500, info(1, 0x600, 0xe_0000, 0x700, 4)),
             (0x600, b"duty=30 x\0junk".to_vec()),
@@ -101,14 +118,21 @@ mod tests {
         let start = read(&memory, 0x500).expect("valid");
         assert_eq!(start.command_line.as_str(), "duty=30 x");
         assert_eq!(start.rsdp, Some(0xe_0000));
-        assert_eq!(start.ram_end, Some(0x80_0000), "neither reserved nor high memory counts");
+        assert_eq!(
+            start.ram_end,
+            Some(0x80_0000),
+            "neither reserved nor high memory counts"
+        );
     }
 
     #[test]
     fn absent_parts_are_absent() {
         let memory = Pieces(std::vec![(0x500, info(0, 0, 0, 0xdead, 9))]);
         let start = read(&memory, 0x500).expect("valid");
-        assert_eq!((start.command_line.as_str(), start.rsdp, start.ram_end), ("", None, None));
+        assert_eq!(
+            (start.command_line.as_str(), start.rsdp, start.ram_end),
+            ("", None, None)
+        );
     }
 
     #[test]
@@ -119,7 +143,10 @@ mod tests {
 
     #[test]
     fn an_endless_command_line_is_cut() {
-        let memory = Pieces(std::vec![(0x500, info(0, 0x1000, 0, 0, 0)), (0x1000, std::vec![b'a'; 5000])]);
+        let memory = Pieces(std::vec![
+            (0x500, info(0, 0x1000, 0, 0, 0)),
+            (0x1000, std::vec![b'a'; 5000])
+        ]);
         let start = read(&memory, 0x500).expect("valid");
         assert_eq!(start.command_line.as_str().len(), MAX_LEN);
     }

@@ -13,7 +13,12 @@ impl Summary {
     /// Of nothing.
     #[must_use]
     pub const fn new() -> Self {
-        Self { count: 0, sum: 0, min: u64::MAX, max: 0 }
+        Self {
+            count: 0,
+            sum: 0,
+            min: u64::MAX,
+            max: 0,
+        }
     }
 
     /// Takes one value in.
@@ -74,7 +79,15 @@ mod tests {
         for value in [4, 9, 1] {
             summary.add(value);
         }
-        assert_eq!((summary.count(), summary.min(), summary.mean(), summary.max()), (3, 1, 5, 9));
+        assert_eq!(
+            (
+                summary.count(),
+                summary.min(),
+                summary.mean(),
+                summary.max()
+            ),
+            (3, 1, 5, 9)
+        );
         summary.add(u64::MAX);
         summary.add(u64::MAX);
         assert_eq!(summary.max(), u64::MAX);

@@ -34,23 +34,32 @@ pub enum End {
 /// A record as it lies in the image.
 #[repr(C)]
 pub struct Record {
-    magic: [u8; 8],       // 0
-    vcpus: u32,           // 8
-    memory_mib: u32,      // 12
-    end: u8,              // 16
-    reserved: [u8; 15],   // 17
-    name: [u8; 32],       // 32
-    cmdline: [u8; 64],    // 64
-    summary: [u8; 128],   // 128
+    magic: [u8; 8],     // 0
+    vcpus: u32,         // 8
+    memory_mib: u32,    // 12
+    end: u8,            // 16
+    reserved: [u8; 15], // 17
+    name: [u8; 32],     // 32
+    cmdline: [u8; 64],  // 64
+    summary: [u8; 128], // 128
 }
 
 const _: () = assert!(size_of::<Record>() == RECORD_SIZE);
-const _: () = assert!(core::mem::offset_of!(Record, name) == 32 && core::mem::offset_of!(Record, summary) == 128);
+const _: () = assert!(
+    core::mem::offset_of!(Record, name) == 32 && core::mem::offset_of!(Record, summary) == 128
+);
 
 impl Record {
     /// A record; a text that does not fit is an error at compile time.
     #[must_use]
-    pub const fn new(name: &str, summary: &str, cmdline: &str, vcpus: u32, memory_mib: u32, end: End) -> Self {
+    pub const fn new(
+        name: &str,
+        summary: &str,
+        cmdline: &str,
+        vcpus: u32,
+        memory_mib: u32,
+        end: End,
+    ) -> Self {
         Self {
             magic: MAGIC,
             vcpus: vcpus.to_le(),
@@ -105,9 +114,15 @@ pub enum TableError {
 }
 
 /// The entries of the bytes of the section; an error for each record that is none.
-pub fn entries(section: &[u8]) -> Result<impl Iterator<Item = Result<Entry<'_>, TableError>>, TableError> {
+pub fn entries(
+    section: &[u8],
+) -> Result<impl Iterator<Item = Result<Entry<'_>, TableError>>, TableError> {
     let (records, rest) = section.as_chunks::<RECORD_SIZE>();
-    if rest.is_empty() { Ok(records.iter().map(entry)) } else { Err(TableError::Size) }
+    if rest.is_empty() {
+        Ok(records.iter().map(entry))
+    } else {
+        Err(TableError::Size)
+    }
 }
 
 fn entry(record: &[u8; RECORD_SIZE]) -> Result<Entry<'_>, TableError> {
@@ -115,11 +130,18 @@ fn entry(record: &[u8; RECORD_SIZE]) -> Result<Entry<'_>, TableError> {
         return Err(TableError::Magic);
     }
     let word = |at: usize| {
-        record.get(at..).and_then(<[u8]>::first_chunk).map(|bytes| u32::from_le_bytes(*bytes)).ok_or(TableError::Field)
+        record
+            .get(at..)
+            .and_then(<[u8]>::first_chunk)
+            .map(|bytes| u32::from_le_bytes(*bytes))
+            .ok_or(TableError::Field)
     };
     let text = |at: usize, size: usize| {
         let field = record.get(at..at + size).unwrap_or(&[]);
-        let used = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+        let used = field
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(field.len());
         core::str::from_utf8(field.get(..used).unwrap_or(&[])).map_err(|_| TableError::Field)
     };
     let end = match record.get(16) {
@@ -165,14 +187,24 @@ mod tests {
         .concat();
         let read: Vec<_> = entries(&section).expect("sound").collect();
         assert_eq!(read.len(), 2);
-        let first = Entry { name: "a", summary: "does a", cmdline: "x=1", vcpus: 2, memory_mib: 16, end: End::Never };
+        let first = Entry {
+            name: "a",
+            summary: "does a",
+            cmdline: "x=1",
+            vcpus: 2,
+            memory_mib: 16,
+            end: End::Never,
+        };
         assert_eq!(read.first(), Some(&Ok(first)));
     }
 
     #[test]
     fn damage_is_named() {
         let good = bytes(&Record::new("a", "does a", "", 1, 16, End::Port));
-        assert_eq!(entries(good.get(1..).expect("bytes")).err(), Some(TableError::Size));
+        assert_eq!(
+            entries(good.get(1..).expect("bytes")).err(),
+            Some(TableError::Size)
+        );
         let spoil = |at: usize, byte: u8| {
             let mut bad = good.clone();
             *bad.get_mut(at).expect("inside") = byte;

@@ -13,7 +13,10 @@ impl<const N: usize> Text<N> {
     /// No text.
     #[must_use]
     pub const fn new() -> Self {
-        Self { bytes: [0; N], used: 0 }
+        Self {
+            bytes: [0; N],
+            used: 0,
+        }
     }
 
     /// The first `N` bytes of `from`, with bytes that are not printable ASCII replaced by `?`.
@@ -21,7 +24,11 @@ impl<const N: usize> Text<N> {
     pub fn from_ascii(from: &[u8]) -> Self {
         let mut text = Self::new();
         for (to, &byte) in text.bytes.iter_mut().zip(from) {
-            *to = if byte.is_ascii_graphic() || byte == b' ' { byte } else { b'?' };
+            *to = if byte.is_ascii_graphic() || byte == b' ' {
+                byte
+            } else {
+                b'?'
+            };
             text.used += 1;
         }
         text
@@ -30,7 +37,10 @@ impl<const N: usize> Text<N> {
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        self.bytes.get(..self.used).and_then(|used| core::str::from_utf8(used).ok()).unwrap_or("")
+        self.bytes
+            .get(..self.used)
+            .and_then(|used| core::str::from_utf8(used).ok())
+            .unwrap_or("")
     }
 }
 
@@ -46,7 +56,10 @@ impl<const N: usize> fmt::Write for Text<N> {
         while !s.is_char_boundary(take) {
             take -= 1;
         }
-        if let (Some(to), Some(from)) = (self.bytes.get_mut(self.used..self.used + take), s.as_bytes().get(..take)) {
+        if let (Some(to), Some(from)) = (
+            self.bytes.get_mut(self.used..self.used + take),
+            s.as_bytes().get(..take),
+        ) {
             to.copy_from_slice(from);
             self.used += take;
         }

@@ -89,7 +89,11 @@ impl TickRate {
     pub fn settled(self) -> Self {
         const MEGA: u64 = 1_000_000;
         let nearest = self.hz.saturating_add(MEGA / 2) / MEGA * MEGA;
-        if nearest != 0 && nearest.abs_diff(self.hz) <= self.hz / 1000 { Self { hz: nearest } } else { self }
+        if nearest != 0 && nearest.abs_diff(self.hz) <= self.hz / 1000 {
+            Self { hz: nearest }
+        } else {
+            self
+        }
     }
 }
 
@@ -113,13 +117,18 @@ impl LapicCount {
     /// a distance beyond the coarsest one gives the longest that it can do.
     #[must_use]
     pub fn for_distance(distance: Ticks, tsc: TickRate, lapic: TickRate) -> Self {
-        let wide = (u128::from(distance.0) * u128::from(lapic.hz)).div_ceil(u128::from(tsc.hz)).max(1);
+        let wide = (u128::from(distance.0) * u128::from(lapic.hz))
+            .div_ceil(u128::from(tsc.hz))
+            .max(1);
         for shift in 0..=7u8 {
             if let Ok(count) = u32::try_from(wide.div_ceil(1 << shift)) {
                 return Self { shift, count };
             }
         }
-        Self { shift: 7, count: u32::MAX }
+        Self {
+            shift: 7,
+            count: u32::MAX,
+        }
     }
 
     /// The value of the divide configuration register (Intel SDM vol. 3, "Divide Configuration Register": bits 0, 1 and 3).
@@ -150,7 +159,10 @@ mod tests {
 
     #[test]
     fn conversions_are_exact_where_floats_are_not() {
-        assert_eq!(rate(2_419_200_000).nanos(Ticks(2_419_200_000 * 3600)), Nanos(3600 * 1_000_000_000));
+        assert_eq!(
+            rate(2_419_200_000).nanos(Ticks(2_419_200_000 * 3600)),
+            Nanos(3600 * 1_000_000_000)
+        );
         assert_eq!(rate(3_000_000_000).ticks(Nanos(1)), Ticks(3));
         assert_eq!(rate(1_193_182).nanos(Ticks(1)), Nanos(838));
         assert_eq!(rate(u64::MAX).ticks(Nanos(u64::MAX)), Ticks(u64::MAX));
@@ -170,17 +182,44 @@ mod tests {
     #[test]
     fn a_lapic_count_never_fires_early() {
         let hundred = rate(100_000_000);
-        assert_eq!(LapicCount::for_distance(Ticks(10), GIGA, hundred), LapicCount { shift: 0, count: 1 });
-        assert_eq!(LapicCount::for_distance(Ticks(11), GIGA, hundred), LapicCount { shift: 0, count: 2 });
-        assert_eq!(LapicCount::for_distance(Ticks(0), GIGA, GIGA), LapicCount { shift: 0, count: 1 });
+        assert_eq!(
+            LapicCount::for_distance(Ticks(10), GIGA, hundred),
+            LapicCount { shift: 0, count: 1 }
+        );
+        assert_eq!(
+            LapicCount::for_distance(Ticks(11), GIGA, hundred),
+            LapicCount { shift: 0, count: 2 }
+        );
+        assert_eq!(
+            LapicCount::for_distance(Ticks(0), GIGA, GIGA),
+            LapicCount { shift: 0, count: 1 }
+        );
     }
 
     #[test]
     fn long_distances_take_a_coarser_divider() {
-        assert_eq!(LapicCount::for_distance(Ticks(1 << 32), GIGA, GIGA), LapicCount { shift: 1, count: 1 << 31 });
-        assert_eq!(LapicCount::for_distance(Ticks(u64::MAX), GIGA, GIGA), LapicCount { shift: 7, count: u32::MAX });
+        assert_eq!(
+            LapicCount::for_distance(Ticks(1 << 32), GIGA, GIGA),
+            LapicCount {
+                shift: 1,
+                count: 1 << 31
+            }
+        );
+        assert_eq!(
+            LapicCount::for_distance(Ticks(u64::MAX), GIGA, GIGA),
+            LapicCount {
+                shift: 7,
+                count: u32::MAX
+            }
+        );
         let ten_seconds = LapicCount::for_distance(GIGA.millis(10_000), GIGA, GIGA);
-        assert_eq!(ten_seconds, LapicCount { shift: 2, count: 2_500_000_000 });
+        assert_eq!(
+            ten_seconds,
+            LapicCount {
+                shift: 2,
+                count: 2_500_000_000
+            }
+        );
         assert_eq!(ten_seconds.divide_register(), 0b0001);
     }
 

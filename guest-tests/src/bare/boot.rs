@@ -1,5 +1,8 @@
 //! From the assembly entry to the kernel's `main`.
-#![expect(unsafe_code, reason = "entry from assembly; reads what the loader left in memory")]
+#![expect(
+    unsafe_code,
+    reason = "entry from assembly; reads what the loader left in memory"
+)]
 
 use super::percpu::{self, CpuIndex, MAX_CPUS};
 use super::{console, cpu, lapic, smp, timer, trap, tsc, verdict};
@@ -29,7 +32,9 @@ struct Identity;
 impl Memory for Identity {
     fn read(&self, from: u64, to: &mut [u8]) -> bool {
         // The first bytes of memory (and null) are nothing that a loader hands over.
-        let Some(end) = from.checked_add(to.len() as u64) else { return false };
+        let Some(end) = from.checked_add(to.len() as u64) else {
+            return false;
+        };
         if from < 16 || end > 1 << 32 {
             return false;
         }
@@ -44,7 +49,11 @@ impl Memory for Identity {
 extern "C" fn lull_guest_cpu_start(index: u32) -> ! {
     let cpu = CpuIndex::new(index).unwrap_or(CpuIndex::BOOT);
     percpu::install(cpu);
-    if cpu == CpuIndex::BOOT { run_boot_cpu() } else { smp::run_ap(cpu) }
+    if cpu == CpuIndex::BOOT {
+        run_boot_cpu()
+    } else {
+        smp::run_ap(cpu)
+    }
 }
 
 fn run_boot_cpu() -> ! {
@@ -58,9 +67,17 @@ fn run_boot_cpu() -> ! {
     trap::load();
     // SAFETY: written by `boot.S` before Rust ran, and not since.
     let info = start_info::read(&Identity, unsafe { lull_guest_start_info });
-    let StartInfo { command_line, rsdp, ram_end } = info.unwrap_or_else(|| {
+    let StartInfo {
+        command_line,
+        rsdp,
+        ram_end,
+    } = info.unwrap_or_else(|| {
         crate::note!("no hvm_start_info: no command line, no ACPI tables");
-        StartInfo { command_line: Text::new(), rsdp: None, ram_end: None }
+        StartInfo {
+            command_line: Text::new(),
+            rsdp: None,
+            ram_end: None,
+        }
     });
     let options = Options::new(command_line.as_str(), |problem| crate::note!("{}", problem));
     if options.choice("console", &["e9", "com1"], 0) == 1 {
@@ -80,14 +97,22 @@ fn run_boot_cpu() -> ! {
         "guest on {}: {} CPUs, {}, TSC {} Hz by {}, LAPIC timer {} Hz, timer {}, cmdline '{}'",
         host.name(),
         smp::count(),
-        if lapic::is_x2apic() { "x2APIC" } else { "xAPIC" },
+        if lapic::is_x2apic() {
+            "x2APIC"
+        } else {
+            "xAPIC"
+        },
         tsc::rate().hz(),
         source,
         tsc::lapic_rate().hz(),
         timer::kind(),
         options.line(),
     );
-    let machine = Machine { options, host, ram_end };
+    let machine = Machine {
+        options,
+        host,
+        ram_end,
+    };
     // SAFETY: `guest_test!` defines it with this signature.
     unsafe { lull_guest_main(&machine) };
     verdict::end()
@@ -95,7 +120,9 @@ fn run_boot_cpu() -> ! {
 
 /// The CPUs: by the MADT; without one, by `cpus=` or else CPUID, with APIC ids counted from 0. `cpus=` also limits the MADT's.
 fn cpus(rsdp: Option<u64>, options: &Options<'_>) -> ApicIds<MAX_CPUS> {
-    let wanted = options.number_if_given("cpus", 1..=MAX_CPUS as u64).and_then(|count| u32::try_from(count).ok());
+    let wanted = options
+        .number_if_given("cpus", 1..=MAX_CPUS as u64)
+        .and_then(|count| u32::try_from(count).ok());
     let listed = rsdp.and_then(|rsdp| {
         let found = madt::cpus::<MAX_CPUS>(&Identity, rsdp);
         if found.is_none() {
@@ -106,10 +133,15 @@ fn cpus(rsdp: Option<u64>, options: &Options<'_>) -> ApicIds<MAX_CPUS> {
     let mut ids = ApicIds::new();
     if let Some(listed) = listed {
         let limit = wanted.map_or(MAX_CPUS, |count| count as usize);
-        listed.as_slice().iter().take(limit).for_each(|&id| ids.push(id));
+        listed
+            .as_slice()
+            .iter()
+            .take(limit)
+            .for_each(|&id| ids.push(id));
         ids.left_out = if wanted.is_some() { 0 } else { listed.left_out };
     } else {
-        let count = wanted.unwrap_or_else(|| cpu::features().logical_cpus.clamp(1, MAX_CPUS as u32));
+        let count =
+            wanted.unwrap_or_else(|| cpu::features().logical_cpus.clamp(1, MAX_CPUS as u32));
         (0..count).for_each(|id| ids.push(id));
     }
     ids

@@ -61,5 +61,7 @@ macro_rules! note {
 /// Prints a figure: `FIG name value unit`. `value` is an integer.
 #[macro_export]
 macro_rules! figure {
-    ($name:expr, $value:expr, $unit:expr) => { $crate::console::line(format_args!("FIG {} {} {}", $name, $value, $unit)) };
+    ($name:expr, $value:expr, $unit:expr) => {
+        $crate::console::line(format_args!("FIG {} {} {}", $name, $value, $unit))
+    };
 }

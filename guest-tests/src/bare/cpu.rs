@@ -1,5 +1,8 @@
 //! The instructions that Rust has no word for.
-#![expect(unsafe_code, reason = "each function is one instruction or one fixed sequence of them")]
+#![expect(
+    unsafe_code,
+    reason = "each function is one instruction or one fixed sequence of them"
+)]
 
 use crate::units::Ticks;
 use core::arch::asm;
@@ -29,7 +32,9 @@ pub fn pause() {
 pub fn outb(port: u16, value: u8) {
     // SAFETY: the whole machine is this guest's; no device behind a port touches its memory unless told an address, and no
     // kernel here tells any.
-    unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags))
+    };
 }
 
 /// Reads a byte from a port.
@@ -37,7 +42,9 @@ pub fn outb(port: u16, value: u8) {
 pub fn inb(port: u16) -> u8 {
     let value;
     // SAFETY: as for `outb`.
-    unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags))
+    };
     value
 }
 
@@ -46,7 +53,9 @@ pub fn inb(port: u16) -> u8 {
 pub fn rdmsr(msr: u32) -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: reading changes nothing; a fault is caught and reported by the trap handler.
-    unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nostack, preserves_flags))
+    };
     u64::from(high) << 32 | u64::from(low)
 }
 
@@ -57,7 +66,9 @@ pub fn rdmsr(msr: u32) -> u64 {
 pub unsafe fn wrmsr(msr: u32, value: u64) {
     let (low, high) = (value as u32, (value >> 32) as u32);
     // SAFETY: by the caller.
-    unsafe { asm!("wrmsr", in("ecx") msr, in("eax") low, in("edx") high, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("wrmsr", in("ecx") msr, in("eax") low, in("edx") high, options(nostack, preserves_flags))
+    };
 }
 
 /// MFENCE: an xAPIC write must be done before the TSC-deadline MSR is written (Intel SDM vol. 3, "TSC-Deadline Mode").
@@ -142,7 +153,11 @@ pub fn features() -> Features {
         tsc_deadline: one.ecx & 1 << 24 != 0,
         monitor: one.ecx & 1 << 3 != 0,
         hypervisor: one.ecx & 1 << 31 != 0,
-        logical_cpus: if one.edx & 1 << 28 != 0 { one.ebx >> 16 & 0xff } else { 1 },
+        logical_cpus: if one.edx & 1 << 28 != 0 {
+            one.ebx >> 16 & 0xff
+        } else {
+            1
+        },
         vmcall: vendor.ebx == u32::from_le_bytes(*b"Genu"),
     }
 }

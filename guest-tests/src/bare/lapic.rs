@@ -92,14 +92,19 @@ pub(super) fn choose(force_xapic: bool) {
     let base = cpu::rdmsr(APIC_BASE);
     let page = base & 0xf_ffff_f000;
     if page >= 1 << 32 {
-        verdict::fail(format_args!("LAPIC page at {page:#x}, expected below 4 GiB"));
+        verdict::fail(format_args!(
+            "LAPIC page at {page:#x}, expected below 4 GiB"
+        ));
     }
     PAGE.store(page, Ordering::Relaxed);
     let extended = base & EXTENDED != 0;
     if extended && force_xapic {
         crate::note!("apic=x ignored: the machine starts in x2APIC mode");
     }
-    X2APIC.store(extended || cpu::features().x2apic && !force_xapic, Ordering::Relaxed);
+    X2APIC.store(
+        extended || cpu::features().x2apic && !force_xapic,
+        Ordering::Relaxed,
+    );
 }
 
 /// Turns this CPU's LAPIC on, with everything masked, and records its ids.
@@ -120,8 +125,12 @@ pub(super) fn enable() {
     write(Register::LvtTimer, 1 << 16);
     write(Register::LvtLint0, 1 << 16);
     let (id, logical) = (read(Register::Id), read(Register::Ldr));
-    here.apic_id.store(if x2apic { id } else { id >> 24 }, Ordering::Relaxed);
-    here.logical_id.store(if x2apic { logical } else { logical >> 24 }, Ordering::Relaxed);
+    here.apic_id
+        .store(if x2apic { id } else { id >> 24 }, Ordering::Relaxed);
+    here.logical_id.store(
+        if x2apic { logical } else { logical >> 24 },
+        Ordering::Relaxed,
+    );
 }
 
 /// Reads a register.
@@ -178,9 +187,14 @@ pub fn send(target: Target, message: Message) {
     } | 1 << 14; // level: assert
     let everyone = if is_x2apic() { u32::MAX } else { 0xff };
     match target {
-        Target::Physical(cpu) => command_to(percpu::of(cpu).apic_id.load(Ordering::Relaxed), command),
+        Target::Physical(cpu) => {
+            command_to(percpu::of(cpu).apic_id.load(Ordering::Relaxed), command)
+        }
         Target::PhysicalAll => command_to(everyone, command),
-        Target::Logical(cpu) => command_to(percpu::of(cpu).logical_id.load(Ordering::Relaxed), command | 1 << 11),
+        Target::Logical(cpu) => command_to(
+            percpu::of(cpu).logical_id.load(Ordering::Relaxed),
+            command | 1 << 11,
+        ),
         Target::ToSelf => command_to(0, command | 0b01 << 18),
         Target::All => command_to(0, command | 0b10 << 18),
         Target::Others => command_to(0, command | 0b11 << 18),

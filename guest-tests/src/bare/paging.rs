@@ -16,7 +16,8 @@ pub fn map_spare(physical: u64) -> *mut u64 {
     const ADDRESS: u64 = 0x000f_ffff_ffe0_0000;
     // SAFETY: the directory covers [4 GiB, 5 GiB), where nothing of the kernel lies; no reference into it exists.
     unsafe {
-        (&raw mut lull_guest_spare_directory).write_volatile(physical & ADDRESS | PRESENT_WRITABLE_UNCACHED_LARGE);
+        (&raw mut lull_guest_spare_directory)
+            .write_volatile(physical & ADDRESS | PRESENT_WRITABLE_UNCACHED_LARGE);
         asm!("invlpg [{}]", in(reg) AT, options(nostack, preserves_flags));
     }
     (AT + physical % (2 << 20)) as *mut u64

@@ -20,7 +20,11 @@ impl CpuIndex {
     /// CPU `index`; `None` beyond [`MAX_CPUS`].
     #[must_use]
     pub const fn new(index: u32) -> Option<Self> {
-        if (index as usize) < MAX_CPUS { Some(Self(index)) } else { None }
+        if (index as usize) < MAX_CPUS {
+            Some(Self(index))
+        } else {
+            None
+        }
     }
 
     /// The CPU this runs on.
@@ -77,7 +81,9 @@ pub struct PerCpu {
 }
 
 const _: () = assert!(core::mem::offset_of!(PerCpu, index) == 0);
-const _: () = assert!(core::mem::offset_of!(PerCpu, resume) == 8 && core::mem::offset_of!(PerCpu, trap_vector) == 16);
+const _: () = assert!(
+    core::mem::offset_of!(PerCpu, resume) == 8 && core::mem::offset_of!(PerCpu, trap_vector) == 16
+);
 
 /// No exception came.
 pub(super) const NO_TRAP: u32 = u32::MAX;
@@ -115,7 +121,9 @@ pub fn of(cpu: CpuIndex) -> &'static PerCpu {
 pub fn here() -> &'static PerCpu {
     let index: u32;
     // SAFETY: `install` has pointed GS at this CPU's area before any other code ran, and `index` is at offset 0.
-    unsafe { asm!("mov {:e}, gs:[0]", out(reg) index, options(readonly, nostack, preserves_flags)) };
+    unsafe {
+        asm!("mov {:e}, gs:[0]", out(reg) index, options(readonly, nostack, preserves_flags))
+    };
     &AREAS[index as usize % MAX_CPUS]
 }
 

@@ -1,5 +1,8 @@
 //! Starting the other CPUs: INIT, wait, start-up, once more for those that did not hear.
-#![expect(unsafe_code, reason = "the trampoline is copied below 1 MiB and reads a table")]
+#![expect(
+    unsafe_code,
+    reason = "the trampoline is copied below 1 MiB and reads a table"
+)]
 
 use super::lapic::{self, Message, Target};
 use super::percpu::{self, CpuIndex, MAX_CPUS};
@@ -26,8 +29,13 @@ pub fn count() -> u32 {
 pub(super) fn number(ids: &ApicIds<MAX_CPUS>) {
     let own = percpu::here().apic_id.load(Ordering::Relaxed);
     let mut next = 0;
-    for &id in [own].iter().chain(ids.as_slice().iter().filter(|&&id| id != own)) {
-        let (Some(cpu), Ok(place)) = (CpuIndex::new(next), usize::try_from(id)) else { break };
+    for &id in [own]
+        .iter()
+        .chain(ids.as_slice().iter().filter(|&&id| id != own))
+    {
+        let (Some(cpu), Ok(place)) = (CpuIndex::new(next), usize::try_from(id)) else {
+            break;
+        };
         let Some(index) = lull_guest_index_of_apic.get(place) else {
             crate::note!("CPU with APIC id {id} left out: only ids below 256 are started");
             continue;
@@ -37,7 +45,10 @@ pub(super) fn number(ids: &ApicIds<MAX_CPUS>) {
         next += 1;
     }
     if ids.left_out != 0 {
-        crate::note!("{} CPUs left out: only {MAX_CPUS} are started", ids.left_out);
+        crate::note!(
+            "{} CPUs left out: only {MAX_CPUS} are started",
+            ids.left_out
+        );
     }
     COUNT.store(next, Ordering::Relaxed);
 }
@@ -55,7 +66,10 @@ pub fn start() {
     timer::sleep_micros(10_000);
     for _ in 0..2 {
         others().filter(|&cpu| !is_up(cpu)).for_each(|cpu| {
-            lapic::send(Target::Physical(cpu), Message::Startup((TRAMPOLINE >> 12) as u8));
+            lapic::send(
+                Target::Physical(cpu),
+                Message::Startup((TRAMPOLINE >> 12) as u8),
+            );
         });
         // Sleeping rather than spinning: on an emulator that slices time the others get it all.
         for _ in 0..10 {
@@ -73,10 +87,15 @@ fn copy_trampoline() {
         static lull_guest_trampoline_start: u8;
         static lull_guest_trampoline_end: u8;
     }
-    let (start, end) = (&raw const lull_guest_trampoline_start, &raw const lull_guest_trampoline_end);
+    let (start, end) = (
+        &raw const lull_guest_trampoline_start,
+        &raw const lull_guest_trampoline_end,
+    );
     // SAFETY: both ends are of one object in the image; the page at 8000h is ordinary RAM below the image, and what the loader
     // left there (command line, memory map) has been copied.
-    unsafe { core::ptr::copy_nonoverlapping(start, TRAMPOLINE as *mut u8, end as usize - start as usize) };
+    unsafe {
+        core::ptr::copy_nonoverlapping(start, TRAMPOLINE as *mut u8, end as usize - start as usize)
+    };
 }
 
 /// The life of a CPU other than the boot CPU.

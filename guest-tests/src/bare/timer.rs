@@ -12,13 +12,20 @@ static TSC_DEADLINE: AtomicBool = AtomicBool::new(false);
 
 /// Chooses the kind, once, on the boot CPU.
 pub(super) fn choose(force_one_shot: bool) {
-    TSC_DEADLINE.store(cpu::features().tsc_deadline && !force_one_shot, Ordering::Relaxed);
+    TSC_DEADLINE.store(
+        cpu::features().tsc_deadline && !force_one_shot,
+        Ordering::Relaxed,
+    );
 }
 
 /// The kind that is used.
 #[must_use]
 pub fn kind() -> &'static str {
-    if TSC_DEADLINE.load(Ordering::Relaxed) { "tsc-deadline" } else { "lapic" }
+    if TSC_DEADLINE.load(Ordering::Relaxed) {
+        "tsc-deadline"
+    } else {
+        "lapic"
+    }
 }
 
 /// Lets the timer of this CPU fire at `deadline`, or at once if that is over. A one-shot LAPIC timer that does not reach so far
@@ -54,7 +61,10 @@ pub(super) fn interrupt() {
     let watchdog = here.watchdog.load(Ordering::Relaxed);
     if watchdog != 0 {
         if now.0 >= watchdog {
-            verdict::fail(format_args!("watchdog: nothing more happened on CPU {}", percpu::CpuIndex::current()));
+            verdict::fail(format_args!(
+                "watchdog: nothing more happened on CPU {}",
+                percpu::CpuIndex::current()
+            ));
         }
         arm(Ticks(watchdog));
         return;

@@ -130,7 +130,10 @@ pub fn clear_attempt() {
 pub fn last_attempt() -> Option<Exception> {
     let here = percpu::here();
     let vector = here.trap_vector.load(Ordering::Relaxed);
-    (vector != NO_TRAP).then(|| Exception { vector: vector as u8, error: here.trap_error.load(Ordering::Relaxed) })
+    (vector != NO_TRAP).then(|| Exception {
+        vector: vector as u8,
+        error: here.trap_error.load(Ordering::Relaxed),
+    })
 }
 
 /// Tries instructions that may fault; gives the exception that came, or `None`.
@@ -167,8 +170,12 @@ impl Gate {
     const fn new(target: u64) -> Self {
         const CODE: u64 = 0x08;
         const INTERRUPT_GATE: u64 = 0x8e00;
-        let low = target & 0xffff | CODE << 16 | INTERRUPT_GATE << 32 | (target >> 16 & 0xffff) << 48;
-        Self { low, high: target >> 32 }
+        let low =
+            target & 0xffff | CODE << 16 | INTERRUPT_GATE << 32 | (target >> 16 & 0xffff) << 48;
+        Self {
+            low,
+            high: target >> 32,
+        }
     }
 }
 
@@ -204,14 +211,22 @@ pub(super) fn init() {
 
 /// Makes this CPU use the table.
 pub fn load() {
-    let pointer = IdtPointer { limit: 256 * 16 - 1, base: IDT.0.get() as u64 };
+    let pointer = IdtPointer {
+        limit: 256 * 16 - 1,
+        base: IDT.0.get() as u64,
+    };
     // SAFETY: all 256 gates lead to stubs that keep every register.
-    unsafe { asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags)) };
+    unsafe {
+        asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags))
+    };
 }
 
 /// Stops for good if an interrupt vector reached a CPU that does not use it. For kernels without interrupts of their own.
 pub fn no_interrupts(vector: u8) {
-    verdict::fail(format_args!("interrupt {vector:#x} on CPU {} that nobody sent", percpu::CpuIndex::current()));
+    verdict::fail(format_args!(
+        "interrupt {vector:#x} on CPU {} that nobody sent",
+        percpu::CpuIndex::current()
+    ));
 }
 
 /// For kernels that start no other CPU.

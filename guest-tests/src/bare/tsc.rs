@@ -53,7 +53,10 @@ pub(super) fn host() -> (Host, u32) {
 /// Finds both rates; gives the name of the source of the TSC's.
 pub(super) fn calibrate(host: Host, base: u32, options: &Options<'_>) -> &'static str {
     let leaf = timing_leaf(host, base);
-    let (tsc, source) = if let Some(rate) = options.number_if_given("tschz", 1_000_000..=100_000_000_000).and_then(TickRate::new) {
+    let (tsc, source) = if let Some(rate) = options
+        .number_if_given("tschz", 1_000_000..=100_000_000_000)
+        .and_then(TickRate::new)
+    {
         (rate, "command line")
     } else if let Some(rate) = leaf.tsc {
         (rate, "hypervisor leaf")
@@ -78,14 +81,23 @@ struct TimingLeaf {
 
 fn timing_leaf(host: Host, base: u32) -> TimingLeaf {
     let kilohertz = |khz: u32| TickRate::new(u64::from(khz) * 1000);
-    let none = TimingLeaf { tsc: None, lapic: None };
+    let none = TimingLeaf {
+        tsc: None,
+        lapic: None,
+    };
     if host == Host::Xen && cpu::cpuid(base, 0).eax >= base + 3 {
         // Xen's time leaf: ECX of sub-leaf 0 is the guest's TSC frequency in kHz (public header arch-x86/cpuid.h).
-        return TimingLeaf { tsc: kilohertz(cpu::cpuid(base + 3, 0).ecx), ..none };
+        return TimingLeaf {
+            tsc: kilohertz(cpu::cpuid(base + 3, 0).ecx),
+            ..none
+        };
     }
     if host.has_timing_leaf() && cpu::cpuid(0x4000_0000, 0).eax >= 0x4000_0010 {
         let leaf = cpu::cpuid(0x4000_0010, 0);
-        return TimingLeaf { tsc: kilohertz(leaf.eax), lapic: kilohertz(leaf.ebx) };
+        return TimingLeaf {
+            tsc: kilohertz(leaf.eax),
+            lapic: kilohertz(leaf.ebx),
+        };
     }
     none
 }
@@ -114,7 +126,10 @@ fn by_pit() -> Option<TickRate> {
     // 11932 periods of 1.193182 MHz.
     let hz = u128::from(least?) * PIT_HZ / u128::from(PIT_COUNT);
     let hz = u64::try_from(hz).ok()?;
-    (100_000_000..=20_000_000_000).contains(&hz).then(|| TickRate::new(hz)).flatten()
+    (100_000_000..=20_000_000_000)
+        .contains(&hz)
+        .then(|| TickRate::new(hz))
+        .flatten()
 }
 
 const PIT_HZ: u128 = 1_193_182;
@@ -138,12 +153,16 @@ fn pit_once() -> Option<u64> {
     cpu::outb(GATE, gate & !0b10 | 1);
     let start = cpu::now();
     let mut end = None;
-    for _ in 0..2_000_000 {
+    for _ in 0..1_000_000 {
         let risen = cpu::inb(GATE) & OUTPUT != 0;
         let now = cpu::now();
         if risen {
             end = Some(now);
             break;
+        }
+        // A port read is dear on an emulator, and more so on a hypervisor: one in about a microsecond does.
+        for step in 0..200u32 {
+            core::hint::black_box(step);
         }
     }
     cpu::outb(GATE, gate);
@@ -170,5 +189,8 @@ fn by_tsc(tsc: TickRate) -> TickRate {
     lapic::write(Register::TimerInitial, 0);
     let counted = u128::from(first.saturating_sub(last));
     let hz = counted * u128::from(tsc.hz()) / u128::from(end.since(start).0.max(1));
-    u64::try_from(hz).ok().and_then(TickRate::new).unwrap_or_else(|| verdict::fail(format_args!("the LAPIC timer does not count")))
+    u64::try_from(hz)
+        .ok()
+        .and_then(TickRate::new)
+        .unwrap_or_else(|| verdict::fail(format_args!("the LAPIC timer does not count")))
 }

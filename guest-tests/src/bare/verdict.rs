@@ -56,10 +56,14 @@ fn shutdown_on_xen(passed: bool) {
     let at = &raw const reason as u64;
     if cpu::features().vmcall {
         // SAFETY: Xen reads the reason and does not come back; if it does, RAX and the arguments are all it changes.
-        unsafe { asm!("vmcall", inout("rax") SCHED_OP => _, inout("rdi") SHUTDOWN => _, inout("rsi") at => _, options(nostack)) };
+        unsafe {
+            asm!("vmcall", inout("rax") SCHED_OP => _, inout("rdi") SHUTDOWN => _, inout("rsi") at => _, options(nostack))
+        };
     } else {
         // SAFETY: as above.
-        unsafe { asm!("vmmcall", inout("rax") SCHED_OP => _, inout("rdi") SHUTDOWN => _, inout("rsi") at => _, options(nostack)) };
+        unsafe {
+            asm!("vmmcall", inout("rax") SCHED_OP => _, inout("rdi") SHUTDOWN => _, inout("rsi") at => _, options(nostack))
+        };
     }
 }
 
@@ -87,7 +91,12 @@ macro_rules! check_eq {
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     match info.location() {
-        Some(at) => fail(format_args!("panic at {}:{}: {}", at.file(), at.line(), info.message())),
+        Some(at) => fail(format_args!(
+            "panic at {}:{}: {}",
+            at.file(),
+            at.line(),
+            info.message()
+        )),
         None => fail(format_args!("panic: {}", info.message())),
     }
 }

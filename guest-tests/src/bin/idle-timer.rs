@@ -58,7 +58,12 @@ fn main(machine: &Machine<'_>) {
         }
         let wake = timer::sleep_until(wake_at);
         now = cpu::now();
-        check!(wake.handler >= wake_at, "woken at {} for a deadline of {}", wake.handler, wake_at);
+        check!(
+            wake.handler >= wake_at,
+            "woken at {} for a deadline of {}",
+            wake.handler,
+            wake_at
+        );
         slept += now.since(stamp).0;
         stamp = now;
         sleeps += 1;
@@ -83,14 +88,36 @@ fn main(machine: &Machine<'_>) {
     figure!("early_timers", early, "interrupts");
     figure!("missed_sleeps", missed, "periods");
 
-    check_eq!(sleeps + missed, periods, "periods that slept or had no time left to");
-    check_eq!(worked + slept, elapsed, "work and sleep against the time that went by");
-    check!(worked >= work.0 * periods, "worked {worked} ticks, less than {} x {work}", periods);
-    check_eq!(halts, sleeps + spurious + early, "halts against sleeps, spurious wakes and early timers");
+    check_eq!(
+        sleeps + missed,
+        periods,
+        "periods that slept or had no time left to"
+    );
+    check_eq!(
+        worked + slept,
+        elapsed,
+        "work and sleep against the time that went by"
+    );
+    check!(
+        worked >= work.0 * periods,
+        "worked {worked} ticks, less than {} x {work}",
+        periods
+    );
+    check_eq!(
+        halts,
+        sleeps + spurious + early,
+        "halts against sleeps, spurious wakes and early timers"
+    );
     if missed == 0 && work < period {
-        check!(elapsed >= period.0 * periods, "{periods} periods of {period} ticks took only {elapsed}");
+        check!(
+            elapsed >= period.0 * periods,
+            "{periods} periods of {period} ticks took only {elapsed}"
+        );
     }
     if let Some(tolerance) = tolerance {
-        check!(result.abs_diff(duty * 10) <= tolerance, "duty of {result} permille, asked for {duty} %, within {tolerance} permille");
+        check!(
+            result.abs_diff(duty * 10) <= tolerance,
+            "duty of {result} permille, asked for {duty} %, within {tolerance} permille"
+        );
     }
 }
