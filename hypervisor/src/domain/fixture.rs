@@ -1,4 +1,5 @@
-//! What the tests of this floor share: kernels made to order.
+//! What the tests of this floor share: kernels made to order, and a scripted vCPU.
+pub use super::fixture_cpu::{MockCpu, MockState};
 use std::vec::Vec;
 
 /// A PT_LOAD to be put into a file.

@@ -1,0 +1,188 @@
+//! A vCPU whose guest is a script: what it exits for, and what was done to it.
+use std::boxed::Box;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::vec::Vec;
+
+use lull_core::units::CpuId;
+use lull_core::wake::WakeWord;
+
+use crate::virt::{Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, StartState, VirtCpu};
+
+/// Runs at an entry and says why the guest leaves.
+pub type Step = Box<dyn FnMut(&mut MockState) -> Exit + Send>;
+
+/// Everything that a test may look at or set.
+#[derive(Default)]
+pub struct MockState {
+    /// General registers.
+    pub gpr: [u64; 16],
+    /// Control state.
+    pub cpu: GuestCpuState,
+    /// What hardware says of the next instruction.
+    pub next_rip: Option<u64>,
+    /// Injections that the guest has taken at an entry.
+    pub taken: Vec<Injection>,
+    /// What waits for the next entry.
+    pub pending: Vec<Injection>,
+    /// Window asked for: class below which CR8 must be, 16 for any.
+    pub window: Option<u8>,
+    /// Interrupt shadow.
+    pub shadow: bool,
+    /// CR8.
+    pub cr8: u8,
+    /// MSRs of the backend.
+    pub msrs: BTreeMap<u32, u64>,
+    /// XCR0.
+    pub xcr0: u64,
+    /// TSC offset.
+    pub offset: u64,
+    /// Resets, in order.
+    pub resets: Vec<StartState>,
+    /// Entries so far.
+    pub entries: usize,
+    /// Loaded on a pCPU.
+    pub loaded: bool,
+    /// What the guest does, one step an entry. When it ends, physical interrupts keep arriving.
+    pub script: VecDeque<Step>,
+}
+
+/// Handle to a scripted vCPU; clones are the same vCPU.
+#[derive(Clone, Default)]
+pub struct MockCpu(Arc<Mutex<MockState>>);
+
+impl MockCpu {
+    /// In flat 64-bit mode at RIP 0, with interrupts on.
+    pub fn new() -> Self {
+        let cpu = Self::default();
+        {
+            let mut s = cpu.state();
+            s.cpu.cr0 = 1;
+            s.cpu.efer = 1 << 10;
+            s.cpu.cs.attributes = crate::virt::SegmentAttributes::LONG;
+            s.cpu.rflags = 1 << 9 | 2;
+            s.next_rip = Some(0x100);
+            s.msrs.insert(0xc000_0080, 0);
+        }
+        cpu
+    }
+
+    /// Its state.
+    pub fn state(&self) -> MutexGuard<'_, MockState> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The guest exits for `exit` at its next entry.
+    pub fn exits(&self, exit: Exit) -> &Self {
+        self.does(move |_| exit.clone())
+    }
+
+    /// The guest does this at its next entry.
+    pub fn does(&self, step: impl FnMut(&mut MockState) -> Exit + Send + 'static) -> &Self {
+        self.state().script.push_back(Box::new(step));
+        self
+    }
+}
+
+impl VirtCpu for MockCpu {
+    fn gpr(&self, r: Gpr) -> u64 {
+        self.state().gpr[r.index()]
+    }
+    fn set_gpr(&mut self, r: Gpr, value: u64) {
+        self.state().gpr[r.index()] = value;
+    }
+    fn rip(&self) -> u64 {
+        self.state().cpu.rip
+    }
+    fn rflags(&self) -> u64 {
+        self.state().cpu.rflags
+    }
+    fn cpu_state(&self) -> GuestCpuState {
+        self.state().cpu
+    }
+    fn reset(&mut self, start: StartState) {
+        let mut s = self.state();
+        s.pending.clear();
+        s.resets.push(start);
+        s.cpu.rflags = 2;
+    }
+    fn next_rip(&self) -> Option<u64> {
+        self.state().next_rip
+    }
+    fn advance(&mut self, to_rip: u64) {
+        let mut s = self.state();
+        s.cpu.rip = to_rip;
+        s.shadow = false;
+    }
+    fn interruptible(&self) -> bool {
+        let s = self.state();
+        s.cpu.rflags & 1 << 9 != 0 && !s.shadow && s.pending.is_empty()
+    }
+    fn nmi_ready(&self) -> bool {
+        let s = self.state();
+        !s.shadow && s.pending.is_empty()
+    }
+    fn inject(&mut self, event: Injection) {
+        self.state().pending.push(event);
+    }
+    fn injection_pending(&self) -> bool {
+        !self.state().pending.is_empty()
+    }
+    fn want_window(&mut self, on: bool) {
+        self.state().window = on.then_some(16);
+    }
+    fn want_window_below(&mut self, class: u8) {
+        self.state().window = Some(class);
+    }
+    fn cr8(&self) -> u8 {
+        self.state().cr8
+    }
+    fn set_cr8(&mut self, class: u8) {
+        self.state().cr8 = class;
+    }
+    fn get_msr(&self, msr: u32) -> Option<u64> {
+        self.state().msrs.get(&msr).copied()
+    }
+    fn set_msr(&mut self, msr: u32, value: u64) -> Result<(), Gp> {
+        let mut s = self.state();
+        *s.msrs.get_mut(&msr).ok_or(Gp)? = value;
+        Ok(())
+    }
+    fn set_xcr0(&mut self, value: u64) -> Result<(), Gp> {
+        if value & 1 == 0 {
+            return Err(Gp);
+        }
+        self.state().xcr0 = value;
+        Ok(())
+    }
+    fn xcr0(&self) -> u64 {
+        self.state().xcr0
+    }
+    fn set_tsc_offset(&mut self, offset: u64) {
+        self.state().offset = offset;
+    }
+    fn load(&mut self, _: CpuId) {
+        assert!(!self.state().loaded, "loaded twice");
+        self.state().loaded = true;
+    }
+    fn unload(&mut self) {
+        assert!(self.state().loaded, "unloaded twice");
+        self.state().loaded = false;
+    }
+    fn enter(&mut self, word: &WakeWord, on_gate: &mut dyn FnMut(GateEvent)) -> Exit {
+        assert!(self.state().loaded, "entered without load");
+        if word.is_pending() {
+            return Exit::Event;
+        }
+        on_gate(GateEvent::Entering);
+        let mut s = self.state();
+        s.entries += 1;
+        let pending = core::mem::take(&mut s.pending);
+        s.taken.extend(pending);
+        let step = s.script.pop_front();
+        let exit = step.map_or(Exit::Event, |mut step| step(&mut s));
+        drop(s);
+        on_gate(GateEvent::Left);
+        exit
+    }
+}
