@@ -14,8 +14,8 @@ pub trait PhysMem {
     }
 }
 
-/// The memory of this machine, through the identity map. An address that is not mapped is not readable: each read
-/// recovers from its page fault.
+/// The memory of this machine, through the identity map; tables outside usable memory are mapped on demand. What cannot
+/// be mapped is not readable: each read recovers from its page fault.
 #[cfg(target_os = "none")]
 #[derive(Clone, Copy, Debug)]
 pub struct IdentityMap;
@@ -23,6 +23,12 @@ pub struct IdentityMap;
 #[cfg(target_os = "none")]
 impl PhysMem for IdentityMap {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        if into.is_empty() {
+            return true;
+        }
+        if crate::mm::map_firmware(address, into.len() as u64).is_err() {
+            return false;
+        }
         let mut at = address;
         for byte in into {
             let Ok(value) = crate::cpu::safe::peek(at) else {

@@ -15,8 +15,16 @@ impl Mmio {
     /// Says why the memory manager refuses the range.
     #[cfg(target_os = "none")]
     pub fn map(physical: u64, len: usize) -> Result<Self, alloc::string::String> {
-        let base = crate::mm::map_mmio(physical, len as u64)?;
-        Ok(Self { base: base as usize, len })
+        // Memory is identity-mapped: the range that was asked for is where it is mapped.
+        crate::mm::map_device(physical, len as u64).map_err(|why| alloc::format!("{why}"))?;
+        let base = usize::try_from(physical).map_err(|why| alloc::format!("{why}"))?;
+        Ok(Self { base, len })
+    }
+
+    /// Memory that plays the device in a test, which must outlive the window.
+    #[cfg(test)]
+    pub(crate) fn over(memory: &mut [u32]) -> Self {
+        Self { base: memory.as_mut_ptr() as usize, len: size_of_val(memory) }
     }
 
     /// Reads the aligned 32-bit register at `offset`.
@@ -51,8 +59,8 @@ mod tests {
 
     #[test]
     fn registers_are_where_they_should_be() {
-        let memory = [1u32, 2, 3, 4];
-        let window = Mmio { base: memory.as_ptr() as usize, len: 16 };
+        let mut memory = [1u32, 2, 3, 4];
+        let window = Mmio::over(&mut memory);
         assert_eq!(window.read32(8), 3);
         assert!(std::panic::catch_unwind(|| window.read32(16)).is_err());
         assert!(std::panic::catch_unwind(|| window.read32(2)).is_err());

@@ -24,7 +24,9 @@ pub mod uart;
 pub use lock::force;
 
 use lock::OutputLock;
+use lull_core::options::LogLevel;
 use port::MachinePorts;
+use records::{Problem, Where};
 use ring::RxRing;
 use uart::{COM1, Uart};
 
@@ -48,8 +50,20 @@ pub fn init() -> bool {
 }
 
 /// Sets which log lines are shown (option `loglvl`).
-pub fn set_level(level: log::LevelFilter) {
-    log::set_max_level(level);
+pub fn set_level(level: LogLevel) {
+    log::set_max_level(match level {
+        LogLevel::Error => log::LevelFilter::Error,
+        LogLevel::Warn => log::LevelFilter::Warn,
+        LogLevel::Info => log::LevelFilter::Info,
+        LogLevel::Debug => log::LevelFilter::Debug,
+        LogLevel::Trace => log::LevelFilter::Trace,
+    });
+}
+
+/// Names one bad input, for people (as a warning) and for tools (as a `problem` record).
+pub fn problem(place: Where, name: impl fmt::Display, why: impl fmt::Display, expected: impl fmt::Display) {
+    log::warn!("{}: {name}: {why} (expected: {expected})", place.word());
+    machine_channel::problem(&Problem { place, name, why, expected });
 }
 
 /// Writes raw bytes to COM1 as one undivided piece.

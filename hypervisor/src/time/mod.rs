@@ -70,7 +70,7 @@ pub struct TscInfo {
 ///
 /// Takes at most about 10 ms: two clocks of 5 ms, or one if CPUID agrees with it.
 #[cfg(target_os = "none")]
-pub fn calibrate(firmware: &crate::acpi::FirmwareInfo, option: Option<u64>) -> TscInfo {
+pub fn calibrate(firmware: &crate::acpi::FirmwareInfo, option: Option<TickRate>) -> TscInfo {
     use crate::console::port::MachinePorts;
     use alloc::format;
     use choose::Claims;
@@ -82,7 +82,7 @@ pub fn calibrate(firmware: &crate::acpi::FirmwareInfo, option: Option<u64>) -> T
 
     let cpuid = raw_cpuid::CpuId::new();
     let claims = Claims {
-        option,
+        option: option.map(TickRate::hz),
         cpuid: claims::from_cpuid(&cpuid),
         hypervisor: claims::from_hypervisor(&cpuid),
     };
