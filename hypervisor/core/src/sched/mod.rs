@@ -157,6 +157,8 @@ pub enum SchedError {
     NoSuchCpu(CpuId),
     /// The pCPU has a unit running: it cannot go offline before that has left.
     CpuBusy(CpuId),
+    /// The pCPU is the last that is online.
+    LastCpu(CpuId),
 }
 
 impl fmt::Display for SchedError {
@@ -173,6 +175,7 @@ impl fmt::Display for SchedError {
             ),
             SchedError::NoSuchCpu(cpu) => write!(f, "{cpu} does not exist"),
             SchedError::CpuBusy(cpu) => write!(f, "{cpu} runs a vCPU"),
+            SchedError::LastCpu(cpu) => write!(f, "{cpu} is the last CPU that is online"),
         }
     }
 }
@@ -222,7 +225,7 @@ pub trait Scheduler: Sync {
     ///
     /// # Errors
     /// There is none in this slot.
-    fn set_weight(&self, v: VcpuId, weight: Weight) -> Result<(), SchedError>;
+    fn set_weight(&self, v: VcpuId, weight: Weight, now: Ticks) -> Result<(), SchedError>;
 
     /// Changes where a unit may run. If it runs elsewhere, it is still there until that pCPU has rescheduled.
     ///
@@ -246,7 +249,7 @@ pub trait Scheduler: Sync {
     /// RESCHED. Units that may run nowhere else any more run everywhere (and their affinity says so).
     ///
     /// # Errors
-    /// There is no such pCPU, or it runs a unit.
+    /// There is no such pCPU, it runs a unit, or it is the last.
     fn cpu_offline(
         &self,
         cpu: CpuId,
@@ -262,10 +265,12 @@ pub trait Scheduler: Sync {
 /// One line of a scheduler's dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpRow {
-    /// A pCPU. The units that follow, up to the next such row, are on it.
+    /// A pCPU. The [`Unit`](Self::Unit) rows that follow it are on it.
     Cpu(CpuRow),
-    /// A unit.
+    /// A unit that runs or waits on the pCPU above.
     Unit(UnitRow),
+    /// A unit that is blocked or offline, and so on no pCPU.
+    Parked(UnitRow),
 }
 
 /// A pCPU in a dump.

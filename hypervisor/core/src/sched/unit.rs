@@ -9,8 +9,8 @@
 //!   kick before the block is never lost, and one after it finds `Blocked`.
 //! - Whoever sets the **first** token owes the action that [`Kick`] names; later ones ride along. `Blocked` with a token
 //!   therefore means "its waker is on the way to [`Scheduler::wake`](super::Scheduler::wake)", and there is one waker.
-//! - Only the owner changes the phase: the pCPU that runs the vCPU, the scheduler under the lock of the runqueue it is
-//!   on, or the one waker. Everybody else only sets the token.
+//! - Only the owner changes the phase: the pCPU that runs the vCPU, whoever has taken it out of a runqueue, or its one
+//!   waker. Everybody else only sets the token.
 //! - `Running(cpu)` lasts until the vCPU's registers are saved. Nobody can run it elsewhere before that.
 //!
 //! No lock is involved.
@@ -139,12 +139,12 @@ impl RunState {
         }
     }
 
-    /// `Queued` → `Running(cpu)`, keeping the token. Under the lock of the runqueue that it leaves.
+    /// `Queued` → `Running(cpu)`, keeping the token. By whoever took it out of its runqueue.
     pub fn set_running(&self, cpu: CpuId) {
         self.set_phase(running_on(cpu));
     }
 
-    /// → `Queued`, keeping the token. Under the lock of the runqueue that it enters.
+    /// → `Queued`, keeping the token. By its owner, before it enters a runqueue.
     pub fn set_queued(&self) {
         self.set_phase(QUEUED);
     }
@@ -159,7 +159,7 @@ impl RunState {
             .is_ok()
     }
 
-    /// → `Offline`, dropping the token. Under the lock of its runqueue.
+    /// → `Offline`, dropping the token. By its owner: nobody else can find it any more.
     pub fn offline(&self) {
         self.word.swap(OFFLINE, Ordering::AcqRel);
     }

@@ -1,0 +1,261 @@
+//! All pCPUs, and what one of them does to another: post, kick, set timers, stop.
+
+use super::pcpu::Pcpu;
+use crate::platform::Platform;
+use crate::sched::unit::Kick;
+use crate::sched::{Removal, SchedError, Scheduler, UnitParams, Weight};
+use crate::timer::{TimerKey, UnknownVcpu};
+use crate::units::{CpuId, CpuSet, Ticks, VcpuId};
+use crate::wake::Events;
+use alloc::boxed::Box;
+
+/// The pCPUs, the scheduler and the platform under them. One value, shared by all.
+///
+/// All methods are called with interrupts off, from the pCPU that [`Platform::cpu`] names.
+#[derive(Debug)]
+pub struct Machine<P, S> {
+    platform: P,
+    sched: S,
+    pcpus: Box<[Pcpu]>,
+}
+
+impl<P: Platform, S: Scheduler> Machine<P, S> {
+    /// A machine with CPUs 0 to `cpus - 1`. The scheduler must have been made for as many.
+    pub fn new(platform: P, sched: S, cpus: usize) -> Self {
+        let vcpus = sched.units().capacity();
+        Self {
+            platform,
+            sched,
+            pcpus: (0..cpus).map(|_| Pcpu::new(vcpus)).collect(),
+        }
+    }
+
+    /// The platform.
+    pub fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// The scheduler. To change what runs, prefer the methods here, which also tell the pCPUs.
+    pub fn sched(&self) -> &S {
+        &self.sched
+    }
+
+    /// One pCPU; `None` if there is no such.
+    pub fn pcpu(&self, cpu: CpuId) -> Option<&Pcpu> {
+        self.pcpus.get(cpu.index())
+    }
+
+    /// All pCPUs.
+    pub fn pcpus(&self) -> impl Iterator<Item = (CpuId, &Pcpu)> {
+        self.pcpus
+            .iter()
+            .enumerate()
+            .map(|(index, pcpu)| (CpuId::new(index as u32), pcpu))
+    }
+
+    /// The pCPU this runs on. Its wake word is the one that the VM-entry gate publishes GUEST in.
+    pub fn this_pcpu(&self) -> Option<&Pcpu> {
+        self.pcpu(self.platform.cpu())
+    }
+
+    /// A pCPU joins. Before its [`run`](Self::run), and before vCPUs are added that may run there only.
+    ///
+    /// # Errors
+    /// There is no such pCPU.
+    pub fn cpu_online(&self, cpu: CpuId) -> Result<(), SchedError> {
+        self.sched.cpu_online(cpu)
+    }
+
+    /// Posts events to a pCPU, and interrupts it if nothing less gets its attention.
+    pub fn post(&self, target: CpuId, events: Events) {
+        let Some(pcpu) = self.pcpu(target) else {
+            debug_assert!(false, "{events:?} to {target}, which does not exist");
+            return;
+        };
+        if target == self.platform.cpu() {
+            pcpu.word.post_local(events);
+            return;
+        }
+        let wake = pcpu.word.post(events);
+        let wake = match self.this_pcpu() {
+            Some(own) => own.wakes.count(wake),
+            None => wake,
+        };
+        if wake.needs_ipi() {
+            self.platform.send(target);
+        }
+    }
+
+    /// Tells all pCPUs to leave their dispatch loops.
+    pub fn stop(&self) {
+        for (cpu, _) in self.pcpus() {
+            self.post(cpu, Events::STOP);
+        }
+    }
+
+    /// Something is pending for a vCPU: it looks before it next blocks or enters the guest, is brought out of the guest,
+    /// or is woken. What is pending must have been stored before.
+    pub fn kick(&self, v: VcpuId) {
+        let Some(unit) = self.sched.units().get(v) else {
+            return;
+        };
+        match unit.state.kick() {
+            // On the own pCPU it is this very code that comes before the next entry, which sees the token.
+            Kick::Running(cpu) if cpu == self.platform.cpu() => {}
+            Kick::Running(cpu) => self.post(cpu, Events::NOTIFY),
+            Kick::WokeBlocked => self.wake(v),
+            Kick::Pending => {}
+        }
+    }
+
+    /// Adds a vCPU, offline.
+    ///
+    /// # Errors
+    /// As [`Scheduler::add`].
+    pub fn add_vcpu(&self, v: VcpuId, params: UnitParams) -> Result<(), SchedError> {
+        self.sched.add(v, params)
+    }
+
+    /// Starts a vCPU that was offline. One that was started before is kicked.
+    pub fn online_vcpu(&self, v: VcpuId) {
+        let Some(unit) = self.sched.units().get(v) else {
+            return;
+        };
+        if unit.state.online() {
+            self.wake(v);
+        } else {
+            self.kick(v);
+        }
+    }
+
+    /// Removes a vCPU, whatever it does; its slot is free once it has left the guest.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_vcpu(&self, v: VcpuId) -> Result<Removal, SchedError> {
+        self.cancel_vcpu_timer(v);
+        let removal = self.sched.remove(v)?;
+        if let Removal::RunsOn(cpu) = removal {
+            self.post(cpu, Events::RESCHED);
+        }
+        Ok(removal)
+    }
+
+    /// Changes a vCPU's share.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn set_weight(&self, v: VcpuId, weight: Weight) -> Result<(), SchedError> {
+        self.sched.set_weight(v, weight, self.platform.now())
+    }
+
+    /// Changes where a vCPU may run.
+    ///
+    /// # Errors
+    /// There is none, or no pCPU of the set is online.
+    pub fn set_affinity(&self, v: VcpuId, affinity: CpuSet) -> Result<(), SchedError> {
+        let tickle = self.sched.set_affinity(v, affinity, self.platform.now())?;
+        self.tickle(tickle);
+        Ok(())
+    }
+
+    /// Sets, changes or (by `None`) cancels a vCPU's timer, on this pCPU. Usually the vCPU runs here.
+    ///
+    /// # Errors
+    /// The vCPU is beyond the capacity of the unit table.
+    pub fn set_vcpu_timer(&self, v: VcpuId, deadline: Option<Ticks>) -> Result<(), UnknownVcpu> {
+        let unit = self.sched.units().get(v).ok_or(UnknownVcpu(v))?;
+        let here = self.platform.cpu();
+        let key = TimerKey::Vcpu(v);
+        let mut queued_on = unit.timer();
+        if let Some(pcpu) = queued_on
+            .filter(|&cpu| cpu != here)
+            .and_then(|cpu| self.pcpu(cpu))
+        {
+            pcpu.set_deadline(key, None)?;
+        }
+        if let Some(pcpu) = self.pcpu(here) {
+            pcpu.set_deadline(key, deadline)?;
+        }
+        *queued_on = deadline.map(|_| here);
+        Ok(())
+    }
+
+    /// Sets, changes or cancels the console's timer on this pCPU; when it expires, [`Runner::console`] is called there.
+    ///
+    /// [`Runner::console`]: super::Runner::console
+    pub fn set_console_timer(&self, deadline: Option<Ticks>) {
+        self.set_fixed_timer(TimerKey::Console, deadline);
+    }
+
+    /// [Stops](Self::stop) all pCPUs at this time. The timer is on this pCPU.
+    pub fn end_at(&self, deadline: Ticks) {
+        self.set_fixed_timer(TimerKey::RunFor, Some(deadline));
+    }
+
+    /// A vCPU of this pCPU is about to be entered: guest time begins. Called right before the entry.
+    pub fn guest_entering(&self, v: VcpuId, now: Ticks) {
+        if let Some(pcpu) = self.this_pcpu() {
+            pcpu.account.enter_guest(now);
+        }
+        if let Some(unit) = self.sched.units().get(v) {
+            unit.guest_entering(now);
+        }
+    }
+
+    /// The guest was left: guest time ends, and is charged to the vCPU. Called right after the exit.
+    pub fn guest_left(&self, v: VcpuId, now: Ticks) {
+        if let Some(unit) = self.sched.units().get(v) {
+            unit.guest_left(now);
+        }
+        if let Some(pcpu) = self.this_pcpu() {
+            pcpu.account.leave_guest(now);
+        }
+    }
+
+    /// Posts RESCHED where a scheduler asked for it.
+    pub(super) fn tickle(&self, target: Option<CpuId>) {
+        if let Some(cpu) = target {
+            self.post(cpu, Events::RESCHED);
+        }
+    }
+
+    /// The vCPU runs here from now on: so does its timer.
+    pub(super) fn bring_timer(&self, v: VcpuId) {
+        let Some(unit) = self.sched.units().get(v) else {
+            return;
+        };
+        let here = self.platform.cpu();
+        let mut queued_on = unit.timer();
+        let Some(from) = queued_on
+            .filter(|&cpu| cpu != here)
+            .and_then(|cpu| self.pcpu(cpu))
+        else {
+            return;
+        };
+        let key = TimerKey::Vcpu(v);
+        let deadline = from.take_deadline(key);
+        if let Some(pcpu) = self.pcpu(here)
+            && pcpu.set_deadline(key, deadline).is_ok()
+        {
+            *queued_on = deadline.map(|_| here);
+        }
+    }
+
+    /// As [`set_vcpu_timer`](Self::set_vcpu_timer) with `None`, for a vCPU that may be any number.
+    pub(super) fn cancel_vcpu_timer(&self, v: VcpuId) {
+        // A vCPU beyond the capacity has no timer to cancel.
+        let _: Result<(), UnknownVcpu> = self.set_vcpu_timer(v, None);
+    }
+
+    fn wake(&self, v: VcpuId) {
+        self.tickle(self.sched.wake(v, self.platform.now()));
+    }
+
+    fn set_fixed_timer(&self, key: TimerKey, deadline: Option<Ticks>) {
+        if let Some(pcpu) = self.this_pcpu() {
+            let set = pcpu.set_deadline(key, deadline);
+            debug_assert!(set.is_ok(), "only a vCPU can be unknown");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! One pCPU, as all pCPUs see it.
+
+use super::stats::DispatchStats;
+use crate::residency::CpuAccount;
+use crate::sync::Lock;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::timer::{DeadlineQueue, TimerKey, UnknownVcpu};
+use crate::units::{Ticks, VcpuId};
+use crate::wake::{WakeStats, WakeWord};
+use alloc::vec::Vec;
+
+const NO_VCPU: u32 = u32::MAX;
+
+/// What belongs to one pCPU. Readable from all of them without waking it.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct Pcpu {
+    /// What is asked of it.
+    pub word: WakeWord,
+    /// Where its time went.
+    pub account: CpuAccount,
+    /// The posts that it made to others.
+    pub wakes: WakeStats,
+    /// What its dispatch loop has done.
+    pub stats: DispatchStats,
+    timers: Lock<DeadlineQueue>,
+    /// The earliest deadline, [`Ticks::MAX`] for none. Changed under the lock, read without.
+    next_deadline: AtomicU64,
+    /// The vCPU that it runs, for dumps.
+    current: AtomicU32,
+}
+
+impl Pcpu {
+    pub(super) fn new(vcpus: usize) -> Self {
+        Self {
+            word: WakeWord::new(),
+            account: CpuAccount::new(),
+            wakes: WakeStats::default(),
+            stats: DispatchStats::default(),
+            timers: Lock::new(DeadlineQueue::new(vcpus)),
+            next_deadline: AtomicU64::new(Ticks::MAX.get()),
+            current: AtomicU32::new(NO_VCPU),
+        }
+    }
+
+    /// The vCPU that it runs. It may be another by now.
+    pub fn current(&self) -> Option<VcpuId> {
+        let current = self.current.load(Ordering::Relaxed);
+        (current != NO_VCPU).then(|| VcpuId::new(current))
+    }
+
+    pub(super) fn set_current(&self, current: Option<VcpuId>) {
+        self.current
+            .store(current.map_or(NO_VCPU, VcpuId::get), Ordering::Relaxed);
+    }
+
+    /// When it must look at its deadlines again.
+    pub fn next_deadline(&self) -> Option<Ticks> {
+        let next = Ticks::new(self.next_deadline.load(Ordering::Acquire));
+        (next != Ticks::MAX).then_some(next)
+    }
+
+    /// A copy of its deadlines, earliest first, for the debug key `a`.
+    pub fn deadlines(&self) -> Vec<(TimerKey, Ticks)> {
+        let mut copy = Vec::new();
+        loop {
+            let wanted = {
+                let timers = self.timers.lock();
+                if timers.len() <= copy.capacity() {
+                    copy.extend(timers.iter());
+                    break;
+                }
+                timers.len()
+            };
+            // Outside of the lock.
+            copy.reserve(wanted);
+        }
+        copy.sort_unstable_by_key(|&(key, deadline)| (deadline, key));
+        copy
+    }
+
+    /// Sets, changes or (by `None`) removes a deadline.
+    pub(super) fn set_deadline(
+        &self,
+        key: TimerKey,
+        deadline: Option<Ticks>,
+    ) -> Result<(), UnknownVcpu> {
+        self.with_timers(|timers| match deadline {
+            Some(deadline) => timers.set(key, deadline),
+            None => {
+                timers.remove(key);
+                Ok(())
+            }
+        })
+    }
+
+    /// Takes a deadline out.
+    pub(super) fn take_deadline(&self, key: TimerKey) -> Option<Ticks> {
+        self.with_timers(|timers| timers.remove(key))
+    }
+
+    /// Takes the earliest deadline out, if it was reached.
+    pub(super) fn pop_expired(&self, now: Ticks) -> Option<TimerKey> {
+        // Without the lock, in the common case that nothing is due.
+        self.next_deadline().filter(|&next| next <= now)?;
+        self.with_timers(|timers| timers.pop_expired(now))
+            .map(|(key, _)| key)
+    }
+
+    fn with_timers<T>(&self, change: impl FnOnce(&mut DeadlineQueue) -> T) -> T {
+        let mut timers = self.timers.lock();
+        let result = change(&mut timers);
+        let next = timers.next_deadline().unwrap_or(Ticks::MAX);
+        self.next_deadline.store(next.get(), Ordering::Release);
+        result
+    }
+}

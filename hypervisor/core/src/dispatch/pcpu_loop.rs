@@ -1,0 +1,212 @@
+//! The loop of one pCPU.
+
+use super::machine::Machine;
+use super::pcpu::Pcpu;
+use super::stats::{PassCause, WokenBy};
+use super::{RunOutcome, Runner};
+use crate::governor::{Governor, IdleOutcome};
+use crate::idle::CpuIdle;
+use crate::platform::Platform;
+use crate::sched::{Leave, Prev, Scheduler};
+use crate::timer::TimerKey;
+use crate::units::{CpuId, Ticks, VcpuId};
+use crate::wake::Events;
+
+/// What one pCPU knows from one turn to the next.
+pub(super) struct PcpuLoop<'a, P, S, R> {
+    machine: &'a Machine<P, S>,
+    runner: &'a R,
+    pcpu: &'a Pcpu,
+    cpu: CpuId,
+    /// What runs here; its registers are loaded.
+    current: Option<VcpuId>,
+    /// What the one-shot is armed for, if that is known and has not fired.
+    armed: Option<Ticks>,
+    /// A reason to ask the scheduler, from before the turn.
+    cause: Option<PassCause>,
+}
+
+/// The loop ends.
+struct Stop;
+
+impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
+    pub fn new(machine: &'a Machine<P, S>, runner: &'a R) -> Option<Self> {
+        let cpu = machine.platform().cpu();
+        Some(Self {
+            machine,
+            runner,
+            pcpu: machine.pcpu(cpu)?,
+            cpu,
+            current: None,
+            armed: None,
+            cause: Some(PassCause::First),
+        })
+    }
+
+    /// Turns until STOP.
+    pub fn run<G: Governor>(&mut self, idle: &mut CpuIdle<G>) {
+        self.pcpu.account.start(self.now());
+        let mut events = Events::empty();
+        while self.look(events).is_ok() {
+            let cause = self.cause.take();
+            self.pcpu.stats.turn(cause);
+            if let Some(cause) = cause {
+                self.pass(cause);
+            }
+            events = match self.current {
+                Some(v) => {
+                    self.enter(v);
+                    Events::empty()
+                }
+                None => self.sleep(idle),
+            };
+        }
+        self.park();
+    }
+
+    /// Handles events and deadlines until there are none.
+    fn look(&mut self, mut events: Events) -> Result<(), Stop> {
+        loop {
+            self.expire();
+            events |= self.pcpu.word.take();
+            if events.is_empty() {
+                return Ok(());
+            }
+            if events.contains(Events::STOP) {
+                return Err(Stop);
+            }
+            if events.contains(Events::CALL) {
+                self.runner.call();
+            }
+            if events.contains(Events::CONSOLE) {
+                self.runner.console();
+            }
+            if events.contains(Events::RESCHED) {
+                self.want(PassCause::Resched);
+            }
+            if events.contains(Events::TIMER) {
+                // It may have fired early: then it must be armed again.
+                self.armed = None;
+            }
+            // NOTIFY has done its work by ending the guest or the sleep.
+            events = Events::empty();
+        }
+    }
+
+    fn expire(&mut self) {
+        while let Some(key) = self.pcpu.pop_expired(self.now()) {
+            match key {
+                TimerKey::Slice => self.want(PassCause::SliceEnd),
+                TimerKey::RunFor => self.machine.stop(),
+                TimerKey::Console => self.runner.console(),
+                TimerKey::Vcpu(v) => self.runner.timer_expired(v),
+            }
+        }
+    }
+
+    /// The first reason is the one that counts.
+    fn want(&mut self, cause: PassCause) {
+        self.cause.get_or_insert(cause);
+    }
+
+    /// Asks the scheduler, and changes to what it chose.
+    fn pass(&mut self, cause: PassCause) {
+        let sched = self.machine.sched();
+        let leave = match cause {
+            PassCause::First | PassCause::Resched | PassCause::SliceEnd => Leave::Runnable,
+            PassCause::Blocked => Leave::Blocks,
+            PassCause::Yielded => Leave::Yields,
+            PassCause::Gone => Leave::Gone,
+        };
+        let prev = self.current.map(|unit| Prev { unit, leave });
+        let decision = sched.schedule(self.cpu, self.now(), prev);
+        self.machine.tickle(decision.tickle);
+        if decision.run != self.current {
+            if let Some(prev) = prev {
+                self.hand_back(prev);
+            }
+            if let Some(v) = decision.run {
+                self.machine.bring_timer(v);
+                self.runner.load(v);
+                self.pcpu.stats.switched();
+            }
+            self.current = decision.run;
+            self.pcpu.set_current(self.current);
+        }
+        let set = self.pcpu.set_deadline(TimerKey::Slice, decision.until);
+        debug_assert!(set.is_ok(), "only a vCPU can be unknown");
+    }
+
+    fn hand_back(&mut self, prev: Prev) {
+        self.runner.save(prev.unit);
+        if prev.leave == Leave::Gone {
+            // While the slot is still its own.
+            self.machine.cancel_vcpu_timer(prev.unit);
+        }
+        let sched = self.machine.sched();
+        self.machine
+            .tickle(sched.context_saved(self.cpu, prev, self.now()));
+        if prev.leave == Leave::Gone {
+            self.runner.removed(prev.unit);
+        }
+    }
+
+    fn enter(&mut self, v: VcpuId) {
+        self.arm();
+        let outcome = self.runner.enter(v);
+        match outcome {
+            RunOutcome::Events => {}
+            RunOutcome::Block if self.is_kicked(v) => self.pcpu.stats.block_cancelled(),
+            // These come before any RESCHED that arrived meanwhile: one pass serves both.
+            RunOutcome::Block => self.cause = Some(PassCause::Blocked),
+            RunOutcome::Yield => self.cause = Some(PassCause::Yielded),
+            RunOutcome::Gone => self.cause = Some(PassCause::Gone),
+        }
+    }
+
+    fn is_kicked(&self, v: VcpuId) -> bool {
+        self.machine
+            .sched()
+            .units()
+            .get(v)
+            .is_some_and(|unit| unit.state.is_kicked())
+    }
+
+    /// The one-shot interrupts the guest at the earliest deadline.
+    fn arm(&mut self) {
+        let next = self.pcpu.next_deadline();
+        if next == self.armed {
+            return;
+        }
+        match next {
+            Some(deadline) => self.machine.platform().arm(deadline),
+            None => self.machine.platform().cancel(),
+        }
+        self.armed = next;
+    }
+
+    fn sleep<G: Governor>(&mut self, idle: &mut CpuIdle<G>) -> Events {
+        let deadline = self.pcpu.next_deadline();
+        let platform = self.machine.platform();
+        let report = idle.idle_once(platform, &self.pcpu.word, &self.pcpu.account, deadline);
+        self.armed = None; // The idle path arms for itself.
+        if let IdleOutcome::Slept { .. } = report.outcome {
+            let reached = deadline.is_some_and(|deadline| deadline <= self.now());
+            self.pcpu.stats.woken(WokenBy::of(report.events, reached));
+        }
+        report.events
+    }
+
+    /// The loop has ended: what ran here is out of the guest for good.
+    fn park(&mut self) {
+        self.machine.platform().cancel();
+        if let Some(v) = self.current.take() {
+            self.runner.save(v);
+            self.pcpu.set_current(None);
+        }
+    }
+
+    fn now(&self) -> Ticks {
+        self.machine.platform().now()
+    }
+}

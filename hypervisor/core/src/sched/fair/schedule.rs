@@ -1,0 +1,153 @@
+//! The choice: what a CPU runs next.
+
+use super::queue::{Queue, RunQueue};
+use super::steal::Steal;
+use super::vtime::VTime;
+use super::{Decision, Fair, Leave, MAX_ROUNDS, Prev};
+use crate::units::{CpuId, Ticks};
+
+const IDLE: Decision = Decision {
+    run: None,
+    until: None,
+    tickle: None,
+};
+
+impl Fair {
+    /// One pass on the CPU's own behalf.
+    ///
+    /// Its queue is not locked while it looks at others. Meanwhile what runs cannot be taken from it, and what waits
+    /// can: then the choice is made anew.
+    pub(super) fn choose(&self, cpu: CpuId, now: Ticks, prev: Option<Prev>) -> Decision {
+        let Ok(rq) = self.queue(cpu) else {
+            return IDLE;
+        };
+        let yields = prev.is_some_and(|prev| prev.leave == Leave::Yields);
+        {
+            let mut queue = rq.lock();
+            queue.charge(now, Some(&self.clock));
+            dismiss(&mut queue, cpu, prev);
+            if !queue.online {
+                return IDLE;
+            }
+            if !yields && self.goes_on(&queue, now) {
+                let decision = decided(&queue);
+                drop(queue);
+                return self.with_claim(decision, cpu);
+            }
+        }
+        for _ in 0..MAX_ROUNDS {
+            if let Some(decision) = self.round(cpu, rq, now, yields) {
+                return decision;
+            }
+        }
+        // Others took whatever was found, again and again. Rather than to trust that nothing is left, ask again.
+        Decision {
+            tickle: Some(cpu),
+            ..IDLE
+        }
+    }
+
+    /// One attempt at a choice. `None` if what it was based on has changed.
+    fn round(&self, cpu: CpuId, rq: &RunQueue, now: Ticks, yields: bool) -> Option<Decision> {
+        let bar = best_local(&rq.lock(), yields);
+        if bar.is_none() {
+            // Before looking at others: whoever makes a unit wait from now on sees that this CPU is idle.
+            self.idle.insert(cpu);
+        }
+        let stolen = self.steal(cpu, bar);
+        let outrun = matches!(stolen, Steal::Outrun);
+
+        let mut queue = rq.lock();
+        let next = match stolen {
+            Steal::Got(mut entry) => {
+                // What is here by now may not be what was here before.
+                if let Some(clock) = queue.clock() {
+                    entry.admit(clock, self.memory(), self.slice);
+                }
+                Some(entry)
+            }
+            Steal::Nothing | Steal::Outrun => take_better(&mut queue, yields),
+        };
+        if let Some(entry) = next {
+            if let Some(state) = self.state(entry.unit) {
+                state.set_running(cpu);
+            }
+            queue.start(entry, now);
+            self.publish(cpu, rq, &queue);
+        } else if queue.current.is_some() {
+            queue.slice_end = now + self.slice;
+        } else {
+            return (bar.is_none() && !outrun).then_some(IDLE);
+        }
+        self.idle.remove(cpu);
+        if let Some(clock) = queue.clock().filter(|_| queue.head().is_some()) {
+            self.clock.advance(clock);
+        }
+        let decision = decided(&queue);
+        drop(queue);
+        Some(self.with_claim(decision, cpu))
+    }
+
+    /// Its slice has not ended, and nobody who waits is owed enough to cut it short.
+    fn goes_on(&self, queue: &Queue, now: Ticks) -> bool {
+        let Some(current) = queue.current.as_ref().filter(|_| now < queue.slice_end) else {
+            return false;
+        };
+        queue
+            .head()
+            .is_none_or(|head| !head.is_owed(current.vruntime, self.patience()))
+    }
+
+    fn with_claim(&self, decision: Decision, cpu: CpuId) -> Decision {
+        Decision {
+            tickle: self.pass_claim_on(cpu),
+            ..decision
+        }
+    }
+}
+
+/// Takes the unit that ran until now off, unless it may go on.
+fn dismiss(queue: &mut Queue, cpu: CpuId, prev: Option<Prev>) {
+    debug_assert!(
+        queue.current.as_ref().map(|entry| entry.unit) == prev.map(|prev| prev.unit),
+        "{cpu} ran something else"
+    );
+    let would = prev.is_some_and(|prev| matches!(prev.leave, Leave::Runnable | Leave::Yields));
+    let may = queue
+        .current
+        .as_ref()
+        .is_some_and(|entry| entry.affinity.contains(cpu) && !entry.dying);
+    if !(would && may && queue.online) {
+        queue.leaving = queue.current.take();
+    }
+}
+
+/// The least virtual run time here; without that of what runs, if it yields and another waits.
+fn best_local(queue: &Queue, yields: bool) -> Option<VTime> {
+    match queue.head() {
+        Some(head) if yields => Some(head.vruntime),
+        _ => queue.clock(),
+    }
+}
+
+/// Takes the first that waits, if it goes before what runs. Between equals, the one that waits.
+fn take_better(queue: &mut Queue, yields: bool) -> Option<super::Entry> {
+    let head = queue.head()?;
+    let runs_on = queue
+        .current
+        .as_ref()
+        .is_some_and(|current| !yields && current.vruntime.is_before(head.vruntime));
+    if runs_on {
+        return None;
+    }
+    queue.waiting.pop_front()
+}
+
+fn decided(queue: &Queue) -> Decision {
+    let run = queue.current.as_ref().map(|entry| entry.unit);
+    Decision {
+        run,
+        until: run.map(|_| queue.slice_end),
+        tickle: None,
+    }
+}
