@@ -62,6 +62,32 @@ impl GuestMemory {
         }
     }
 
+    /// Zeroed memory from the frame allocator, `size` bytes rounded up to pages.
+    ///
+    /// It is not given back when this value is dropped: tables of a running guest may still lead to it. See
+    /// [`release`](Self::release).
+    ///
+    /// # Errors
+    /// No contiguous block of that size is free.
+    #[cfg(target_os = "none")]
+    pub fn allocate(size: u64) -> Result<Self, crate::mm::FrameError> {
+        let block = crate::mm::allocate(size, Self::ALIGN)?;
+        // SAFETY: the block is zeroed RAM, identity-mapped and aligned, and from here on only this value's.
+        Ok(unsafe { Self::from_host_region(block.start, block.end - block.start) })
+    }
+
+    /// Gives back memory from [`allocate`](Self::allocate).
+    ///
+    /// # Safety
+    /// No vCPU that can reach it will run again, and the memory came from `allocate`.
+    ///
+    /// # Errors
+    /// The frame allocator cannot take it: it is lost.
+    #[cfg(target_os = "none")]
+    pub unsafe fn release(self) -> Result<(), crate::mm::FrameError> {
+        crate::mm::release(crate::mm::Range::new(self.host_base(), self.size))
+    }
+
     /// Zeroed memory of its own, never freed: for host tests.
     #[cfg(any(test, not(target_os = "none")))]
     #[expect(clippy::expect_used, reason = "host tests only")]

@@ -15,6 +15,8 @@
 mod detect;
 pub mod fpu;
 mod memory;
+#[cfg(target_os = "none")]
+mod selftest;
 pub mod svm;
 mod types;
 
@@ -26,6 +28,8 @@ use lull_core::wake::WakeWord;
 
 pub use detect::detect;
 pub use memory::{GuestMemory, OutOfRange};
+#[cfg(target_os = "none")]
+pub use selftest::selftest;
 pub use types::{
     AddressSize, Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, IoExit, Segment,
     SegmentAttributes, SegmentRegister, StartState,

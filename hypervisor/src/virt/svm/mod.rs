@@ -17,8 +17,6 @@ mod page;
 mod permissions;
 mod registers;
 mod reset;
-#[cfg(target_os = "none")]
-mod selftest;
 mod vcpu;
 pub mod vmcb;
 
@@ -39,8 +37,6 @@ use features::SvmFeatures;
 pub use npt::Npt;
 use page::zeroed;
 use permissions::{IoMap, MsrMap};
-#[cfg(target_os = "none")]
-pub use selftest::selftest;
 pub use vcpu::SvmVcpu;
 use vmcb::Vmcb;
 

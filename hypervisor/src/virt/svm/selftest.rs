@@ -1,2 +1,0 @@
-//! Boot-time self-test.
-pub fn selftest() {}
