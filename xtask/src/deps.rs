@@ -2,7 +2,7 @@
 
 use std::{env, ffi::OsString, path::PathBuf, process::Command};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::unistd::geteuid;
 
 use crate::{
@@ -96,56 +96,57 @@ pub fn qemu() -> Result<Version> {
 }
 
 fn install_qemu() -> Result<()> {
-    let manual = format!(
-        "install QEMU for x86 by hand, for example with `sudo apt-get install {QEMU_PACKAGE}` (Debian, Ubuntu), \
-         `sudo dnf install {QEMU}` (Fedora) or `sudo pacman -S {QEMU_PACKAGE}` (Arch), and try again"
-    );
-    let Some(way) = Installer::find() else {
-        bail!(
-            "{QEMU} is missing, and there is no permission to install it (neither root nor `sudo` without a password, or no apt-get): {manual}"
-        );
-    };
+    let installer = Installer::find(in_path("apt-get"), geteuid().is_root(), sudo_works)
+        .map_err(|why| anyhow!("{QEMU} is missing, and {why}: {}", by_hand()))?;
     eprintln!("xtask: {QEMU}: missing; installing {QEMU_PACKAGE}");
     for args in [
         &["update"][..],
         &["install", "--yes", "--no-install-recommends", QEMU_PACKAGE][..],
     ] {
-        let mut command = way.apt_get(args);
+        let mut command = installer.apt_get(args);
         eprintln!("xtask: running `{}`", process::line(&command));
-        process::run(&mut command)
-            .with_context(|| format!("{QEMU} is missing and could not be installed; {manual}"))?;
+        process::run(&mut command).with_context(|| {
+            format!(
+                "{QEMU} is missing and could not be installed; {}",
+                by_hand()
+            )
+        })?;
     }
-    if in_path(QEMU) {
-        Ok(())
-    } else {
-        bail!("{QEMU_PACKAGE} is installed, yet {QEMU} is not in PATH")
-    }
+    ensure!(
+        in_path(QEMU),
+        "{QEMU_PACKAGE} is installed, yet {QEMU} is not in PATH"
+    );
+    Ok(())
+}
+
+fn by_hand() -> String {
+    format!(
+        "install it with `sudo apt-get install {QEMU_PACKAGE}` (Debian, Ubuntu), `sudo dnf install qemu-system-x86` \
+         (Fedora) or `sudo pacman -S qemu-system-x86` (Arch), and try again"
+    )
 }
 
 /// How a package may be installed here.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Installer {
     Root,
     Sudo,
 }
 
 impl Installer {
-    /// `None` without permission or on a machine without `apt-get`.
-    fn find() -> Option<Self> {
-        if !in_path("apt-get") {
-            return None;
+    /// Why not, if it may not.
+    fn find(apt_get: bool, root: bool, sudo: impl FnOnce() -> bool) -> Result<Self, &'static str> {
+        match (apt_get, root) {
+            (false, _) => Err("there is no apt-get to install it with"),
+            (true, true) => Ok(Self::Root),
+            (true, false) if sudo() => Ok(Self::Sudo),
+            (true, false) => Err(
+                "there is no permission to install it (we are not root, and `sudo` wants a password)",
+            ),
         }
-        if geteuid().is_root() {
-            return Some(Self::Root);
-        }
-        let allowed = Command::new("sudo")
-            .args(["-n", "true"])
-            .output()
-            .is_ok_and(|done| done.status.success());
-        allowed.then_some(Self::Sudo)
     }
 
-    fn apt_get(&self, args: &[&str]) -> Command {
+    fn apt_get(self, args: &[&str]) -> Command {
         let mut command = match self {
             Self::Root => Command::new("apt-get"),
             Self::Sudo => {
@@ -157,6 +158,14 @@ impl Installer {
         command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
         command
     }
+}
+
+/// Whether `sudo` asks for no password.
+fn sudo_works() -> bool {
+    Command::new("sudo")
+        .args(["-n", "true"])
+        .output()
+        .is_ok_and(|done| done.status.success())
 }
 
 /// Whether `program` is in PATH.
@@ -187,5 +196,16 @@ mod tests {
             process::line(&Installer::Root.apt_get(&["update"])),
             "apt-get update"
         );
+    }
+
+    #[test]
+    fn without_permission_it_is_said_what_to_do() {
+        assert_eq!(Installer::find(true, true, || false), Ok(Installer::Root));
+        assert_eq!(Installer::find(true, false, || true), Ok(Installer::Sudo));
+        let why = Installer::find(true, false, || false).unwrap_err();
+        assert!(why.contains("no permission"), "{why}");
+        let why = Installer::find(false, true, || true).unwrap_err();
+        assert!(why.contains("no apt-get"), "{why}");
+        assert!(by_hand().contains("`sudo apt-get install qemu-system-x86`"));
     }
 }

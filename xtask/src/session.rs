@@ -156,7 +156,7 @@ impl Ended {
         match (self.status, self.code()) {
             (None, _) => format!("did not end within its {:.0?}", self.wall),
             (Some(_), Some(code)) => format!("exit code {code}: {}", exit::meaning(code)),
-            (Some(status), None) => format!("QEMU was ended from outside ({status})"),
+            (Some(status), None) => format!("QEMU was killed ({status})"),
         }
     }
 }

@@ -5,13 +5,13 @@
 //! virtualization, with one guest.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, File, OpenOptions},
     path::Path,
     process::Stdio,
     time::Duration,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::{Accel, Console, Cpu, Machine, Version, exit};
 use crate::{
@@ -100,17 +100,25 @@ fn probe(version: Version, built: &Built) -> Result<()> {
 }
 
 fn attempt(what: &str, machine: &Machine) -> Result<()> {
+    let errors = machine.debugcon.with_file_name("qemu.txt");
+    let file =
+        File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?;
     let session = Session::start(machine, None, |command| {
-        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdout(Stdio::null()).stderr(file);
     })?;
     let ended = session.finish(Some(LIMIT))?;
-    if ended.code() != Some(exit::OK) {
-        bail!(
-            "/dev/kvm is there, but {what} does not run ({})",
-            ended.how()
-        );
+    if ended.code() == Some(exit::OK) {
+        return Ok(());
     }
-    Ok(())
+    let said = fs::read_to_string(&errors).unwrap_or_default();
+    let first = said
+        .lines()
+        .next()
+        .map_or(String::new(), |line| format!("; QEMU said: {line}"));
+    bail!(
+        "/dev/kvm opens, but {what} does not run ({}{first})",
+        ended.how()
+    );
 }
 
 #[cfg(test)]

@@ -1,0 +1,131 @@
+//! The command line as a user meets it: the real program, in surroundings that lack something.
+#![expect(clippy::expect_used, reason = "a test that cannot set up its surroundings has failed")]
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+/// The program, which finds only what is in `path`.
+fn xtask(path: &Path, args: &[&str]) -> Output {
+    let cargo = PathBuf::from(env::var_os("CARGO").expect("cargo runs the tests"));
+    Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(args)
+        .env("PATH", path)
+        // The compiler itself is not what is missing.
+        .env("RUSTC", cargo.with_file_name("rustc"))
+        .output()
+        .expect("xtask is built")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A folder with a QEMU that says it is of `version`.
+fn with_qemu(version: &str) -> PathBuf {
+    let dir = env::temp_dir().join(format!("lull-cli-{version}-{}", std::process::id()));
+    fs::create_dir_all(&dir).expect("a folder");
+    let qemu = dir.join("qemu-system-x86_64");
+    fs::write(
+        &qemu,
+        format!("#!/bin/sh\necho QEMU emulator version {version}\n"),
+    )
+    .expect("a file");
+    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).expect("a program");
+    dir
+}
+
+#[test]
+fn a_missing_emulator_is_named_with_what_to_do() {
+    let output = xtask(Path::new("/nowhere"), &["doctor"]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("qemu-system-x86_64 is missing"), "{said}");
+    assert!(
+        said.contains("sudo apt-get install qemu-system-x86"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_missing_compiler_is_named() {
+    let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .arg("doctor")
+        .env("PATH", "/nowhere")
+        .env_remove("RUSTC")
+        .output()
+        .expect("xtask is built");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("cannot run `rustc`"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn an_old_emulator_is_refused_and_a_newer_one_taken() {
+    let (old, newer) = (with_qemu("6.2.0"), with_qemu("10.0.2"));
+    let output = xtask(&old, &["doctor"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("6.2 is too old: Lull needs 7.2 or newer"),
+        "{}",
+        said(&output)
+    );
+    let output = xtask(&newer, &["doctor"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(
+        said(&output).contains("qemu-system-x86_64 10.0: here"),
+        "{}",
+        said(&output)
+    );
+    for dir in [old, newer] {
+        fs::remove_dir_all(dir).expect("our own folder");
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    for (args, part) in [
+        (&["run", "--cpus", "300"][..], "300 is not in 1..=255"),
+        (
+            &["run", "--guest", "busy,weight=0"][..],
+            "weight=N from 1 to 65535",
+        ),
+        (
+            &["test", "--filter", "no-such-case"][..],
+            "`cargo xtask test --list` lists them",
+        ),
+        (&["fly"][..], "unrecognized subcommand 'fly'"),
+    ] {
+        let output = xtask(Path::new("/nowhere"), args);
+        assert!(!output.status.success());
+        assert!(said(&output).contains(part), "{args:?}: {}", said(&output));
+    }
+}
+
+#[test]
+fn help_explains_every_option_of_run() {
+    let output = xtask(Path::new("/nowhere"), &["run", "--help"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for option in [
+        "--cpus",
+        "--mem",
+        "--guest",
+        "--for",
+        "--cmdline",
+        "--accel",
+        "--cpu ",
+        "--icount",
+        "--keep",
+        "--gdb",
+        "--json",
+        "--quiet",
+    ] {
+        assert!(text.contains(option), "{option} is missing in:\n{text}");
+    }
+}
