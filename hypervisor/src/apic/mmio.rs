@@ -15,10 +15,8 @@ impl Mmio {
     /// Says why the memory manager refuses the range.
     #[cfg(target_os = "none")]
     pub fn map(physical: u64, len: usize) -> Result<Self, alloc::string::String> {
-        // Memory is identity-mapped: the range that was asked for is where it is mapped.
-        crate::mm::map_device(physical, len as u64).map_err(|why| alloc::format!("{why}"))?;
-        let base = usize::try_from(physical).map_err(|why| alloc::format!("{why}"))?;
-        Ok(Self { base, len })
+        let base = crate::mm::map_mmio(physical, len as u64).map_err(|why| alloc::format!("{why}"))?;
+        Ok(Self { base: base as usize, len })
     }
 
     /// Memory that plays the device in a test, which must outlive the window.

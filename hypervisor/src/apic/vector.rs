@@ -8,5 +8,7 @@ pub const CONSOLE: u8 = 0x40;
 pub const TIMER: u8 = 0xEF;
 /// "Look at your wake word": above the timer, so that a waker never waits behind it.
 pub const EVENT_CHECK: u8 = 0xF1;
+/// Ends the halt in which application processors wait for the end of boot.
+pub const RELEASE: u8 = 0xF2;
 /// An interrupt that was gone before it could be delivered. Not ended by an EOI.
 pub const SPURIOUS: u8 = 0xFF;
