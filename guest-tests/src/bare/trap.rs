@@ -138,7 +138,8 @@ pub fn last_attempt() -> Option<Exception> {
 
 /// Tries instructions that may fault; gives the exception that came, or `None`.
 ///
-/// The operands follow the instructions as in `asm!`; RAX, RCX, RDX, RSI, RDI and R8 to R11 count as changed. Must stand inside
+/// The operands follow the instructions as in `asm!`, in named registers other than R11; RAX, RCX, RDX, RSI, RDI and R8 to R11
+/// count as changed, and what faults must find the stack pointer as it was. Must stand inside
 /// `unsafe`, for the same reasons as `asm!`: if no exception comes, the instruction has done its work.
 #[macro_export]
 macro_rules! attempt {

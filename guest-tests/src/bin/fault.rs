@@ -167,12 +167,16 @@ fn main(machine: &Machine<'_>) {
 fn undefined_opcodes(faults: &Faults) {
     const SKINIT: u32 = 1 << 12;
     let extended = cpu::cpuid(0x8000_0001, 0).ecx;
-    // SAFETY (for each): an undefined opcode changes nothing; one that is carried out against the rules finds an operand that
+    // SAFETY: for each: an undefined opcode changes nothing; one that is carried out against the rules finds an operand that
     // it must refuse. RAX points to memory that may be lost.
     unsafe {
         faults.must("UD2", attempt!("ud2"), UD);
         faults.must("UD0", attempt!(".byte 0x0f, 0xff, 0xc0"), UD);
-        faults.must("LES in long mode", attempt!(".byte 0xc4, 0x00, 0x00"), UD);
+        faults.must(
+            "VEX with opcode map 0",
+            attempt!(".byte 0xc4, 0x00, 0x00, 0x00"),
+            UD,
+        );
         faults.must("PUSH ES in long mode", attempt!(".byte 0x06"), UD);
         faults.must(
             "VMRUN",
@@ -207,12 +211,12 @@ fn undefined_opcodes(faults: &Faults) {
         const NO_CALL: u64 = u64::MAX;
         faults.may(
             "VMMCALL",
-            attempt!("push rbx", "vmmcall", "pop rbx"; inout("rax") NO_CALL => _),
+            attempt!("mov r12, rbx", "vmmcall", "mov rbx, r12"; inout("rax") NO_CALL => _, out("r12") _),
             UD,
         );
         faults.may(
             "VMCALL",
-            attempt!("push rbx", "vmcall", "pop rbx"; inout("rax") NO_CALL => _),
+            attempt!("mov r12, rbx", "vmcall", "mov rbx, r12"; inout("rax") NO_CALL => _, out("r12") _),
             UD,
         );
     }
