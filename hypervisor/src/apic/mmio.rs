@@ -15,7 +15,7 @@ impl Mmio {
     /// Says why the memory manager refuses the range.
     #[cfg(target_os = "none")]
     pub fn map(physical: u64, len: usize) -> Result<Self, alloc::string::String> {
-        let base = crate::mm::map_mmio(physical, len as u64).map_err(|why| alloc::format!("{why}"))?;
+        let base = crate::mm::map_device(physical, len as u64).map_err(|why| alloc::format!("{why}"))?;
         Ok(Self { base: base as usize, len })
     }
 
