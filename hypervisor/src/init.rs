@@ -1,24 +1,201 @@
-//! The boot sequence, in order.
+//! The boot sequence, in order: read [`boot_cpu`] from top to bottom.
+//!
+//! Everything that can be wrong with the machine, the loader or the command line is told in one line each, on the
+//! console and as a `problem` on the machine channel. What cannot be lived with ends in [`panic::fatal_boot`].
 #![cfg(target_os = "none")]
 
-use crate::panic::{EndCode, leave, set_exit_port};
-use crate::{boot, console, cpu, mm, panic};
+use alloc::vec::Vec;
+use core::fmt::Display;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use lull_core::options::{Crash, Options};
+use lull_core::platform::OneShot;
+use lull_core::units::{CpuId, Ticks};
+
+use crate::acpi::{FirmwareInfo, physmem::IdentityMap};
+use crate::apic::{ApicInfo, vector};
+use crate::boot::BootInfo;
+use crate::console::machine_channel;
+use crate::console::records::{self, Where};
+use crate::cpu::interrupts::{self, IrqContext};
+use crate::cpu::percpu::PerCpu;
+use crate::time::TscInfo;
+use crate::{acpi, apic, boot, console, cpu, mm, panic, time};
+
+/// The machine as boot found it: what [`crate::run`] starts from.
+pub struct Booted {
+    /// What the loader told.
+    pub loader: BootInfo,
+    /// The command line.
+    pub options: Options,
+    /// What the firmware told.
+    pub firmware: FirmwareInfo,
+    /// The TSC.
+    pub tsc: TscInfo,
+    /// Interrupt delivery.
+    pub apic: ApicInfo,
+    /// CPUs that did not start.
+    pub failed: Vec<CpuId>,
+}
 
 /// Where the boot CPU arrives from the entry code.
 pub fn boot_cpu(start_info: u64) -> ! {
     cpu::init_boot_cpu();
     console::init();
-    log::info!("hello {start_info:#x}");
-    set_exit_port(Some(0xf4));
-    let boot = match boot::read_start_info(start_info) {
-        Ok(boot) => boot,
-        Err(why) => panic::fatal_boot(format_args!("{why}")),
-    };
-    log::info!("cmdline {}", boot.cmdline);
-    for m in &boot.memory { log::info!("{:?}", m); }
-    if let Err(why) = mm::init(&boot, true) {
+    log::info!("Lull {}", env!("CARGO_PKG_VERSION"));
+    log::info!("{}", cpu::features());
+
+    let loader = boot::read_start_info(start_info).unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
+    // Even the shortest way out needs the exit port, and the parser needs a heap: look for it by hand.
+    panic::set_exit_port(exit_port(&loader.cmdline));
+    take_memory(&loader);
+    let options = read_options(&loader);
+
+    let firmware = acpi::read(&IdentityMap, loader.rsdp);
+    for problem in &firmware.problems {
+        tell(Where::Firmware, &problem.name, &problem.why, &problem.expected);
+    }
+    let tsc = time::calibrate(&firmware, options.tsc_rate);
+    for problem in &tsc.problems {
+        tell(Where::Firmware, "TSC", problem, "clocks that agree");
+    }
+    log::info!("time: TSC {} kHz by {}{}", tsc.rate.hz() / 1000, tsc.source, if tsc.nonstop { ", nonstop" } else { "" });
+
+    let apic = apic::init(&firmware).unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
+    for problem in &apic.problems {
+        tell(Where::Firmware, "APIC", problem, "interrupt controllers as the tables describe them");
+    }
+    panic::set_stop_others(apic::ipi::broadcast_nmi);
+    if let Err(why) = interrupts::register(vector::TIMER, early_timer) {
+        tell(Where::Cpu, "timer", why, "a free vector");
+    }
+    if let Err(why) = interrupts::register(vector::EVENT_CHECK, early_event_check) {
+        tell(Where::Cpu, "event check", why, "a free vector");
+    }
+    test_mwait();
+
+    if let Some(crash) = options.test_crash {
+        crash_on_purpose(crash);
+    }
+    let booted = Booted { loader, options, firmware, tsc, apic, failed: Vec::new() };
+    log::info!("boot: {} CPUs, {} MiB free", panic::online(), mm::free_bytes() >> 20);
+    drop(booted);
+    panic::leave(panic::EndCode::Ok)
+}
+
+/// Names a problem for people and for tools.
+pub fn tell(place: Where, name: impl Display, why: impl Display, expected: impl Display) {
+    log::warn!("{}: {name}: {why} (expected {expected})", place.word());
+    machine_channel::problem(&records::Problem { place, name, why, expected });
+}
+
+/// The value of the last well-formed `exit-port=` on a command line.
+fn exit_port(cmdline: &str) -> Option<u16> {
+    let digits = cmdline.split_whitespace().filter_map(|w| w.strip_prefix("exit-port=")).next_back()?;
+    match digits.strip_prefix("0x") {
+        Some(hex) => u16::from_str_radix(hex, 16).ok(),
+        None => digits.parse().ok(),
+    }
+}
+
+/// Memory, page tables, the stacks of this CPU, and what protects them.
+fn take_memory(loader: &BootInfo) {
+    let features = cpu::features();
+    if !features.nx {
+        panic::fatal_boot(format_args!("this CPU cannot make pages not executable (NX): one that can is needed"));
+    }
+    if let Err(why) = mm::init(loader, features.giant_pages) {
         panic::fatal_boot(format_args!("{why}"));
     }
-    log::info!("mm: {}", mm::check_wx());
-    leave(EndCode::Ok)
+    match boot::ap::make_stacks(mm::boot_stack()) {
+        Ok(stacks) => cpu::use_stacks(stacks),
+        Err(why) => panic::fatal_boot(format_args!("no memory for the stacks of the first CPU: {why}")),
+    }
+    cpu::protect();
+    let report = mm::check_wx();
+    assert!(report.holds(), "{report}");
+    log::info!("memory: {} MiB, {} MiB free; {report}", mm::total_bytes() >> 20, mm::free_bytes() >> 20);
 }
+
+fn read_options(loader: &BootInfo) -> Options {
+    let (options, problems) = Options::parse(&loader.cmdline);
+    console::set_level(options.log_level);
+    panic::set_exit_port(options.exit_port);
+    machine_channel::init(options.machine_channel);
+    for problem in &loader.problems {
+        tell(Where::Firmware, "boot", problem, "what the boot protocol says");
+    }
+    for problem in &problems {
+        tell(Where::Cmdline, &problem.word, &problem.why, &problem.expected);
+    }
+    options
+}
+
+/// The timer's handler until the machine is up: the stamp that the entry made is all that the self-test needs.
+fn early_timer(_: &mut IrqContext) {
+    let _ = apic::timer::on_interrupt(cpu::this().id());
+    apic::eoi();
+}
+
+fn early_event_check(_: &mut IrqContext) {
+    apic::eoi();
+}
+
+/// The one-shot timer of this CPU, for the self-test.
+struct BootTimer;
+
+impl OneShot for BootTimer {
+    fn arm(&self, deadline: Ticks) {
+        apic::timer::arm(cpu::this().id(), deadline);
+    }
+    fn cancel(&self) {
+        apic::timer::cancel(cpu::this().id());
+    }
+}
+
+/// Tries MWAIT on this CPU and keeps the result in its area.
+fn test_mwait() {
+    let found = cpu::mwait::self_test(&BootTimer, time::rate());
+    cpu::this().set_mwait_test(found);
+    log::debug!("{}: MWAIT with interrupts open {}, masked {}", cpu::this().id(), found.open, found.masked);
+}
+
+/// The other CPUs wait here until everything that they share is ready.
+static RELEASED: AtomicBool = AtomicBool::new(false);
+
+/// Where a CPU that the trampoline started arrives, on its own stack.
+pub extern "C" fn ap_entry(area: &'static PerCpu) -> ! {
+    cpu::init_this_cpu(area);
+    apic::init_this_cpu();
+    test_mwait();
+    while !RELEASED.load(Ordering::Acquire) {
+        cpu::sleep::sti_hlt_cli();
+    }
+    cpu::sleep::stop_for_ever()
+}
+
+/// Ends the machine in the way that is asked for (option `test.crash`).
+fn crash_on_purpose(crash: Crash) {
+    #![expect(unsafe_code, reason = "faults have to be made")]
+    match crash {
+        // SAFETY: it faults: page 0 is never mapped. That is what is asked for.
+        Crash::PageFault => unsafe {
+            core::ptr::with_exposed_provenance_mut::<u8>(core::hint::black_box(8)).write_volatile(1);
+        },
+        // SAFETY: as above.
+        Crash::InvalidOpcode => unsafe { core::arch::asm!("ud2") },
+        Crash::StackOverflow => {
+            core::hint::black_box(overflow(1));
+        }
+        Crash::Panic => panic!("asked for by test.crash=panic"),
+    }
+}
+
+/// Fills the stack until it meets its guard page.
+#[inline(never)]
+#[expect(unconditional_recursion, reason = "that is what is asked for")]
+fn overflow(depth: u64) -> u64 {
+    let frame = core::hint::black_box([depth; 64]);
+    overflow(depth + 1) + frame[7]
+}
+

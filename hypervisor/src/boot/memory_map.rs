@@ -5,7 +5,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::info::{BootError, BootProblem, MAX_MEMORY, MemoryKind, MemoryPart};
+use super::info::{BootError, BootProblem, MAX_MEMORY, MemoryPart};
 use crate::mm::Range;
 
 /// What was made of a raw map, and the first overlap, if there was one.
@@ -52,6 +52,7 @@ fn next_edge(raw: &[MemoryPart], at: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boot::info::MemoryKind;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 

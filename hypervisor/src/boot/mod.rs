@@ -2,9 +2,12 @@
 //!
 //! - `asm/pvh_entry.s`: 32-bit entry by the PVH note, to 64-bit mode with a first map of 4 GiB.
 //! - [`pvh`]: reads `hvm_start_info`; [`memory_map`] puts the memory map in order; [`info`] is the result.
+//! - `asm/ap_trampoline.s`, [`ap`]: how the other CPUs come in.
 //!
 //! Everything is copied out of the loader's memory before anything else may use that memory.
 
+#[cfg(target_os = "none")]
+pub mod ap;
 pub mod info;
 pub mod memory_map;
 pub mod pvh;

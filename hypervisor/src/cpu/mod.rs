@@ -4,8 +4,10 @@
 //! [`this`] works and every exception prints. Interrupts are off from the first instruction on and open only
 //! inside [`sleep`].
 
+pub mod features;
 pub mod fixup;
 pub mod interrupts;
+pub mod mwait;
 pub mod nmi;
 pub mod percpu;
 pub mod regs;
@@ -20,4 +22,4 @@ mod start;
 #[cfg(target_os = "none")]
 pub use self::percpu::{all, get, this};
 #[cfg(target_os = "none")]
-pub use self::start::{init_boot_cpu, init_this_cpu, use_stacks};
+pub use self::start::{features, init_boot_cpu, init_this_cpu, protect, use_stacks};

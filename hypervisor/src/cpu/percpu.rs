@@ -9,6 +9,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use lull_core::cstate::select::MwaitTest;
 use lull_core::units::{CpuId, MAX_CPUS, Ticks};
 
 use super::nmi::NmiState;
@@ -22,6 +23,8 @@ pub struct PerCpu {
     this: AtomicPtr<PerCpu>,
     /// TSC of the first interrupt or NMI entry since [`PerCpu::take_first_irq`]; 0 = none. Written by the entry stub.
     first_irq: AtomicU64,
+    /// Top of the main stack, for the trampoline.
+    start_stack: AtomicU64,
     id: CpuId,
     apic_id: AtomicU32,
     online: AtomicBool,
@@ -34,10 +37,15 @@ pub struct PerCpu {
     pub(super) tables: Tables,
     /// The stacks, for bounds of backtraces and for naming an overflow.
     stacks: spin::Once<Stacks>,
+    /// What the self-test found on this CPU.
+    mwait: spin::Once<MwaitTest>,
 }
 
 /// Offset of the first-handler stamp from GS base, for the entry stub.
 pub const FIRST_IRQ_OFFSET: usize = core::mem::offset_of!(PerCpu, first_irq);
+
+/// Offset of the first stack pointer, for the trampoline.
+pub const START_STACK_OFFSET: usize = core::mem::offset_of!(PerCpu, start_stack);
 
 /// The four stacks of a CPU.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +78,7 @@ impl PerCpu {
         Self {
             this: AtomicPtr::new(core::ptr::null_mut()),
             first_irq: AtomicU64::new(0),
+            start_stack: AtomicU64::new(0),
             id: CpuId::new(index),
             apic_id: AtomicU32::new(u32::MAX),
             online: AtomicBool::new(false),
@@ -79,6 +88,7 @@ impl PerCpu {
             nmi: NmiState::new(),
             tables: Tables::new(),
             stacks: spin::Once::new(),
+            mwait: spin::Once::new(),
         }
     }
 
@@ -139,14 +149,31 @@ impl PerCpu {
         self.last_unexpected.store(vector, Ordering::Relaxed);
     }
 
+    /// What the MWAIT self-test found on this CPU; nothing works until it has run.
+    #[must_use]
+    pub fn mwait_test(&self) -> MwaitTest {
+        self.mwait.get().copied().unwrap_or_default()
+    }
+
+    /// Keeps the result of the self-test. The first call counts.
+    pub fn set_mwait_test(&self, found: MwaitTest) {
+        self.mwait.call_once(|| found);
+    }
+
     /// The stacks, once they are made.
     #[must_use]
     pub fn stacks(&self) -> Option<&Stacks> {
         self.stacks.get()
     }
 
-    pub(super) fn set_stacks(&self, stacks: Stacks) {
-        self.stacks.call_once(|| stacks);
+    /// Gives a CPU its stacks: one that has not started yet, or the boot CPU to itself. The first call counts.
+    #[cfg(target_os = "none")]
+    pub fn give_stacks(&self, stacks: Stacks) {
+        self.stacks.call_once(|| {
+            self.tables.set_stacks(&stacks);
+            self.start_stack.store(stacks.main.top(), Ordering::Release);
+            stacks
+        });
     }
 }
 

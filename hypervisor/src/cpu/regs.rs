@@ -7,16 +7,27 @@ use core::arch::asm;
 
 /// CR0: write protection holds in ring 0 too.
 pub const CR0_WP: u64 = 1 << 16;
-/// CR4: large pages outlive a CR3 write when global; not used by Lull.
-pub const CR4_PGE: u64 = 1 << 7;
+/// CR0: x87 errors raise #MF.
+pub const CR0_NE: u64 = 1 << 5;
+/// CR0: WAIT honours TS.
+pub const CR0_MP: u64 = 1 << 1;
+/// CR0: there is no x87.
+pub const CR0_EM: u64 = 1 << 2;
+/// CR0: the next use of x87 or SSE raises #NM.
+pub const CR0_TS: u64 = 1 << 3;
 /// CR4: FXSAVE and SSE exist for guests.
 pub const CR4_OSFXSR: u64 = 1 << 9;
+/// CR4: SSE errors raise #XM.
+pub const CR4_OSXMMEXCPT: u64 = 1 << 10;
 /// CR4: XSAVE and XCR0 exist.
 pub const CR4_OSXSAVE: u64 = 1 << 18;
 /// CR4: no instruction fetch from user pages in ring 0.
 pub const CR4_SMEP: u64 = 1 << 20;
 /// CR4: no data access to user pages in ring 0.
 pub const CR4_SMAP: u64 = 1 << 21;
+/// CR4: bits that a CPU sets itself once it runs Rust, not in the trampoline: VMX, SMX, PCID and PKE cannot be set
+/// before paging or 64-bit mode are on.
+pub const CR4_NOT_YET: u64 = 1 << 13 | 1 << 14 | 1 << 17 | 1 << 22;
 /// CR4: machine checks are delivered, and do not shut the machine down.
 pub const CR4_MCE: u64 = 1 << 6;
 

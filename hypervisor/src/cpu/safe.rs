@@ -121,7 +121,7 @@ mod hardware {
 
     /// One MWAIT with hint 0, interrupts as they are. `masked_break` sets ECX bit 0.
     ///
-    /// With interrupts off and without `masked_break` this may sleep for ever: callers arm nothing like that.
+    /// With interrupts off and without `masked_break` this may sleep for ever: the self-test never does that.
     ///
     /// # Errors
     /// #UD without MONITOR/MWAIT; #GP where ECX bit 0 is refused.
@@ -130,6 +130,38 @@ mod hardware {
         // SAFETY: sleeping changes no state of ours; a fault lands behind it.
         unsafe {
             guarded!("mwait", raised, in("eax") 0, in("ecx") u32::from(masked_break), options(nostack));
+        }
+        outcome(raised, ())
+    }
+
+    /// One `sti; mwait; cli` with hint 0. `masked_break` sets ECX bit 0.
+    ///
+    /// # Errors
+    /// As [`mwait_probe`].
+    pub fn sti_mwait_cli_probe(masked_break: bool) -> Result<(), Fault> {
+        let raised: u64;
+        // SAFETY: the handlers that may run keep all registers and take no lock. A fault goes on behind the MWAIT, an
+        // NMI before it too.
+        unsafe {
+            asm!(
+                "xor r8d, r8d",
+                "sti",
+                "2: mwait",
+                "3: cli",
+                ".pushsection .lull_fixup,\"a\",@progbits",
+                ".balign 16",
+                ".quad 2b, 3b",
+                ".popsection",
+                ".pushsection .lull_sti_pairs,\"a\",@progbits",
+                ".balign 16",
+                ".quad 2b, 3b",
+                ".popsection",
+                out("r8") raised,
+                out("r9") _,
+                in("eax") 0,
+                in("ecx") u32::from(masked_break),
+                options(nostack)
+            );
         }
         outcome(raised, ())
     }
@@ -162,7 +194,7 @@ mod hardware {
 }
 
 #[cfg(target_os = "none")]
-pub use hardware::{inb, monitor, mwait_probe, peek, peek_u64, rdmsr, wrmsr, xsetbv};
+pub use hardware::{inb, monitor, mwait_probe, peek, peek_u64, rdmsr, sti_mwait_cli_probe, wrmsr, xsetbv};
 
 #[cfg(test)]
 mod tests {

@@ -65,6 +65,12 @@ impl fmt::Display for MmError {
 
 impl core::error::Error for MmError {}
 
+impl From<MmError> for alloc::string::String {
+    fn from(e: MmError) -> Self {
+        alloc::string::ToString::to_string(&e)
+    }
+}
+
 impl From<FrameError> for MmError {
     fn from(e: FrameError) -> Self {
         Self::Frames(e)
@@ -202,6 +208,7 @@ fn build(boot: &BootInfo, giant_pages: bool) -> Result<(), MmError> {
         match part.kind {
             MemoryKind::Usable => map(part.range, Some(Access::Data))?,
             MemoryKind::Acpi => map(part.range, Some(Access::ReadOnly))?,
+            MemoryKind::Reserved if near_memory(boot, part.range) => map(part.range, Some(Access::ReadOnly))?,
             MemoryKind::Reserved => {}
         }
     }
@@ -222,6 +229,18 @@ fn build(boot: &BootInfo, giant_pages: bool) -> Result<(), MmError> {
     unsafe { regs::set_cr3(root) };
     Ok(())
 }
+
+/// Some firmware keeps its tables in what it calls reserved, right behind the memory: small, and touching memory.
+/// Device registers are neither.
+fn near_memory(boot: &BootInfo, range: Range) -> bool {
+    range.len() <= FIRMWARE_MAX
+        && boot.memory.iter().any(|m| {
+            m.kind != MemoryKind::Reserved && (m.range.end == range.start || m.range.start == range.end)
+        })
+}
+
+/// Largest reserved range that is taken for firmware tables.
+const FIRMWARE_MAX: u64 = 16 << 20;
 
 /// Physical address of the top page table, for the CPUs that start later. Below 4 GiB.
 #[must_use]
@@ -311,31 +330,24 @@ pub fn set_access(range: Range, access: Option<Access>) -> Result<(), MmError> {
     Ok(())
 }
 
-/// Maps device registers: uncached, readable and writable, never executable. Asking again is harmless.
+/// Maps `len` bytes of device registers at `address`: uncached, readable and writable, never executable. Gives the
+/// address to use, which is the same one. Asking again is harmless.
 ///
 /// # Errors
 /// The range is empty, too high, or overlaps ordinary memory.
-pub fn map_device(address: u64, len: u64) -> Result<Range, MmError> {
+pub fn map_device(address: u64, len: u64) -> Result<u64, MmError> {
     map_other(address, len, Access::Device)
-}
-
-/// Another name of [`map_device`].
-///
-/// # Errors
-/// As [`map_device`].
-pub fn map_mmio(address: u64, len: u64) -> Result<Range, MmError> {
-    map_device(address, len)
 }
 
 /// Maps a firmware table that lies outside usable memory: read-only, cached. What is mapped already stays as it is.
 ///
 /// # Errors
 /// The range is empty or too high.
-pub fn map_firmware(address: u64, len: u64) -> Result<Range, MmError> {
+pub fn map_firmware(address: u64, len: u64) -> Result<u64, MmError> {
     map_other(address, len, Access::ReadOnly)
 }
 
-fn map_other(address: u64, len: u64, access: Access) -> Result<Range, MmError> {
+fn map_other(address: u64, len: u64, access: Access) -> Result<u64, MmError> {
     let range = Range::new(address, len);
     let frames = range.frames_around();
     if range.is_empty() || frames.end > paging::END || frames.start < FRAME {
@@ -352,7 +364,7 @@ fn map_other(address: u64, len: u64, access: Access) -> Result<Range, MmError> {
         }
         at += FRAME;
     }
-    Ok(range)
+    Ok(address)
 }
 
 /// Is all of `range` mapped?

@@ -20,5 +20,5 @@ pub use frames::{FrameError, Range};
 #[cfg(target_os = "none")]
 pub use self::identity::{
     MmError, Report, allocate, allocate_below, allocate_unzeroed, check_wx, free_bytes, image, init, is_mapped,
-    boot_stack, largest_free, map_device, map_firmware, map_mmio, new_stack, release, root, set_access, total_bytes,
+    boot_stack, largest_free, map_firmware, map_device, new_stack, release, root, set_access, total_bytes,
 };
