@@ -343,5 +343,5 @@ impl fmt::Display for TableError {
 
 impl core::error::Error for TableError {}
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -39,7 +39,7 @@ impl IdleContext<'_> {
 pub struct Selection {
     /// The state to enter.
     pub state: StateId,
-    /// How long to poll at most before asking again, if the state is POLL; `None` for no limit.
+    /// How long to poll at most before asking again; `None` for no limit, and for every state but POLL.
     pub poll_limit: Option<Nanos>,
     /// How long the governor thinks the sleep will be, if it has an idea. For traces.
     pub predicted: Option<Nanos>,

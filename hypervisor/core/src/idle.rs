@@ -17,8 +17,8 @@
 //! An attempt that ends in step 1, 3 or 4 is *aborted*: it is counted as that and as nothing else.
 
 use crate::cstate::{CStateTable, EntryMethod};
-use crate::governor::{Governor, IdleContext, IdleOutcome, WakeReason};
-use crate::platform::{IrqGate, Platform};
+use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, WakeReason};
+use crate::platform::Platform;
 use crate::residency::CpuAccount;
 use crate::units::{Nanos, Ticks};
 use crate::wake::{Events, SleepState, WakeWord};
@@ -86,7 +86,8 @@ impl<G: Governor> CpuIdle<G> {
 
     /// Sleeps once, at most until `next_deadline`, and says what woke the CPU.
     ///
-    /// `word` and `account` are the own CPU's. The caller handles the events, and comes back if there is still nothing to run.
+    /// `word` and `account` are the own CPU's. The caller handles the events, and comes back if there is still nothing
+    /// to run.
     pub fn idle_once<P: Platform>(
         &mut self,
         platform: &P,
@@ -94,12 +95,12 @@ impl<G: Governor> CpuIdle<G> {
         account: &CpuAccount,
         next_deadline: Option<Ticks>,
     ) -> IdleReport {
-        if word.is_pending() {
-            return self.aborted(account, word.take());
-        }
         let now = platform.now();
         if next_deadline.is_some_and(|deadline| deadline <= now) {
-            return self.aborted(account, word.take() | Events::TIMER);
+            word.post_local(Events::TIMER);
+        }
+        if word.is_pending() {
+            return self.aborted(word, account);
         }
 
         let context = IdleContext {
@@ -113,58 +114,77 @@ impl<G: Governor> CpuIdle<G> {
             None => platform.cancel(),
         }
 
-        let requested = selection.state;
-        let method = self.table.state(requested).method;
+        let method = self.table.state(selection.state).method;
         if word.publish(self.announced(method)).is_err() || !armed(platform, word, method) {
-            return self.aborted(account, word.take());
+            return self.aborted(word, account);
         }
+        let sleep = self.sleep(platform, word, account, selection);
+        let events = word.take();
 
+        let wake = sleep.wake_reason(events, next_deadline);
+        if wake == WakeReason::Spurious {
+            account.count_spurious();
+        }
+        let outcome = IdleOutcome::Slept {
+            requested: selection.state,
+            entered: selection.state,
+            residency: platform.rate().to_nanos(sleep.woken_at - sleep.entered_at),
+            irq: platform.rate().to_nanos(sleep.left_at - sleep.woken_at),
+            wake,
+        };
+        self.report(events, outcome)
+    }
+
+    /// Steps 5 and 6, up to the point where the word can be swapped back.
+    fn sleep<P: Platform>(
+        &self,
+        platform: &P,
+        word: &WakeWord,
+        account: &CpuAccount,
+        selection: Selection,
+    ) -> Sleep {
+        let method = self.table.state(selection.state).method;
         platform.take_first_irq(); // Forget the handlers that ran before this sleep.
         let entered_at = platform.now();
-        account.enter_idle(requested, entered_at);
-        let poll_limit = selection
+        account.enter_idle(selection.state, entered_at);
+        let poll_until = selection
             .poll_limit
             .map(|limit| entered_at + platform.rate().ticks(limit));
-        let first_irq = sleep(platform, word, method, poll_limit);
+
+        let during_poll = match method {
+            EntryMethod::Poll => poll(platform, word, poll_until),
+            EntryMethod::Halt => {
+                platform.halt();
+                None
+            }
+            EntryMethod::Mwait { hint, gate } => {
+                platform.mwait(hint, gate);
+                None
+            }
+            EntryMethod::IoRead(port) => {
+                platform.io_read(port);
+                None
+            }
+        };
+        let first_irq = during_poll.or_else(|| platform.take_first_irq());
+
         let left_at = platform.now();
         let woken_at = first_irq.unwrap_or(left_at);
-        let residency = platform.rate().to_nanos(woken_at - entered_at);
-        account.leave_idle(left_at, first_irq, self.table.fit(requested, residency));
+        let slept = platform.rate().to_nanos(woken_at - entered_at);
+        account.leave_idle(left_at, first_irq, self.table.fit(selection.state, slept));
 
         let mut handler_ran = first_irq.is_some();
-        if let EntryMethod::Mwait {
-            gate: IrqGate::Masked,
-            ..
-        } = method
-        {
+        if !method.runs_handlers() {
             platform.interrupt_window();
             handler_ran |= platform.take_first_irq().is_some();
         }
-        let events = word.take();
-
-        let reached = |time: Option<Ticks>| time.is_some_and(|time| time <= woken_at);
-        let wake = if reached(next_deadline) {
-            WakeReason::Timer
-        } else if handler_ran {
-            WakeReason::Interrupt
-        } else if !events.is_empty() {
-            WakeReason::Store
-        } else if method == EntryMethod::Poll && reached(poll_limit) {
-            WakeReason::PollLimit
-        } else {
-            account.count_spurious();
-            WakeReason::Spurious
-        };
-        self.report(
-            events,
-            IdleOutcome::Slept {
-                requested,
-                entered: requested,
-                residency,
-                irq: platform.rate().to_nanos(left_at - woken_at),
-                wake,
-            },
-        )
+        Sleep {
+            entered_at,
+            woken_at,
+            left_at,
+            handler_ran,
+            poll_until,
+        }
     }
 
     /// What wakers are told while the CPU is in a state that is entered in this way.
@@ -178,14 +198,43 @@ impl<G: Governor> CpuIdle<G> {
         }
     }
 
-    fn aborted(&mut self, account: &CpuAccount, events: Events) -> IdleReport {
+    fn aborted(&mut self, word: &WakeWord, account: &CpuAccount) -> IdleReport {
         account.count_aborted();
-        self.report(events, IdleOutcome::Aborted)
+        self.report(word.take(), IdleOutcome::Aborted)
     }
 
     fn report(&mut self, events: Events, outcome: IdleOutcome) -> IdleReport {
         self.governor.reflect(&self.table, &outcome);
         IdleReport { events, outcome }
+    }
+}
+
+/// One sleep, as measured.
+struct Sleep {
+    entered_at: Ticks,
+    /// When the first handler inside the state began; the exit stamp if none did.
+    woken_at: Ticks,
+    left_at: Ticks,
+    /// Did any handler run, inside the state or in the window after it?
+    handler_ran: bool,
+    /// The end of the poll, if the state is POLL and the governor set one.
+    poll_until: Option<Ticks>,
+}
+
+impl Sleep {
+    fn wake_reason(&self, events: Events, deadline: Option<Ticks>) -> WakeReason {
+        let reached = |time: Option<Ticks>| time.is_some_and(|time| time <= self.woken_at);
+        if reached(deadline) {
+            WakeReason::Timer
+        } else if self.handler_ran {
+            WakeReason::Interrupt
+        } else if !events.is_empty() {
+            WakeReason::Store
+        } else if reached(self.poll_until) {
+            WakeReason::PollLimit
+        } else {
+            WakeReason::Spurious
+        }
     }
 }
 
@@ -196,22 +245,6 @@ fn armed(platform: &impl Platform, word: &WakeWord, method: EntryMethod) -> bool
         return !word.is_pending();
     }
     true
-}
-
-/// Sleeps. When the first handler ran inside the state, if one did.
-fn sleep(
-    platform: &impl Platform,
-    word: &WakeWord,
-    method: EntryMethod,
-    poll_until: Option<Ticks>,
-) -> Option<Ticks> {
-    match method {
-        EntryMethod::Poll => return poll(platform, word, poll_until),
-        EntryMethod::Halt => platform.halt(),
-        EntryMethod::Mwait { hint, gate } => platform.mwait(hint, gate),
-        EntryMethod::IoRead(port) => platform.io_read(port),
-    }
-    platform.take_first_irq()
 }
 
 /// Polls the word until it has an event, a handler has run (the timer's, at the next deadline), or the limit is reached. As with HLT, the first handler ends it,
@@ -229,5 +262,5 @@ fn poll(platform: &impl Platform, word: &WakeWord, until: Option<Ticks>) -> Opti
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

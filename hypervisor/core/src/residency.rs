@@ -20,7 +20,7 @@
 mod account;
 mod fault;
 mod snapshot;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
 pub use account::CpuAccount;

@@ -239,7 +239,7 @@ impl fmt::Debug for WakeWord {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

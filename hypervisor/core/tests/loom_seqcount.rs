@@ -2,6 +2,7 @@
 //!
 //! Run by `RUSTFLAGS="--cfg loom" cargo test -p lull-core --test loom_seqcount --release`.
 #![cfg(loom)]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};

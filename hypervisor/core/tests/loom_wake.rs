@@ -10,6 +10,7 @@
 //! A model that no mistake can break proves nothing: so each known mistake is built in, one at a time
 //! (`model/mutants.rs`), and must be caught.
 #![cfg(loom)]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 #[path = "model/machine.rs"]
 mod machine;

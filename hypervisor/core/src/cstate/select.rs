@@ -134,5 +134,5 @@ pub fn judge(state: &CState, facts: &CpuFacts) -> Result<(), Dropped> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -69,7 +69,7 @@ impl WakeCounts {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
