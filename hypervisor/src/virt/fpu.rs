@@ -119,9 +119,13 @@ impl FpuState {
         }
     }
 
-    /// The guest's XCR0.
+    /// The guest's XCR0. From the register if it is this vCPU's: QEMU lets a guest's XSETBV through without an exit.
     pub fn xcr0(&self) -> u64 {
-        self.xcr0
+        if self.loaded && self.features.xcr0.is_some() {
+            read_xcr0()
+        } else {
+            self.xcr0
+        }
     }
 
     /// Sets the guest's XCR0, in the register too if it is this vCPU's.
@@ -165,7 +169,7 @@ impl FpuState {
         debug_assert!(self.loaded);
         let area = self.area.as_mut_ptr();
         if let Some(mask) = self.features.xcr0 {
-            // Read, not remembered: not every emulator exits at the guest's own XSETBV.
+            // Read, not remembered, as in `xcr0`.
             self.xcr0 = read_xcr0();
             write_xcr0(mask);
             // SAFETY: as in `load`.

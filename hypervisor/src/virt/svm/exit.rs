@@ -55,8 +55,9 @@ fn is_invalid(code: u64) -> bool {
     code as u32 == u32::MAX
 }
 
-/// What the exit means.
-pub fn decode(control: &Control) -> Decoded {
+/// What the exit means. `default_size` is the guest's default address size: QEMU does not tell that of a string instruction, so there
+/// an address size prefix goes unseen.
+pub fn decode(control: &Control, default_size: AddressSize) -> Decoded {
     let code = control.exit_code;
     if is_invalid(code) {
         return Decoded::Invalid;
@@ -78,7 +79,7 @@ pub fn decode(control: &Control) -> Decoded {
         INVD | WBINVD => Exit::CacheFlush,
         PAUSE => Exit::Pause,
         HLT => Exit::Hlt,
-        IO => Exit::Io(io(control.exit_info1, control.exit_info2)),
+        IO => Exit::Io(io(control.exit_info1, control.exit_info2, default_size)),
         MSR if control.exit_info1 & 1 == 0 => Exit::Rdmsr,
         MSR => Exit::Wrmsr,
         SHUTDOWN => Exit::TripleFault,
@@ -105,7 +106,7 @@ pub fn decode(control: &Control) -> Decoded {
 }
 
 /// EXITINFO1 of port I/O (AMD APM vol. 2, figure 15-2).
-fn io(info1: u64, info2: u64) -> IoExit {
+fn io(info1: u64, info2: u64, default_size: AddressSize) -> IoExit {
     let write = info1 & 1 == 0;
     let string = info1 & (1 << 2) != 0;
     IoExit {
@@ -121,7 +122,8 @@ fn io(info1: u64, info2: u64) -> IoExit {
         address_size: match info1 >> 7 & 0b111 {
             0b001 => AddressSize::Bits16,
             0b010 => AddressSize::Bits32,
-            _ => AddressSize::Bits64,
+            0b100 => AddressSize::Bits64,
+            _ => default_size,
         },
         // Only processors with decode assists name the segment; others leave zeros, which would mean ES: never the default of
         // OUTS, so zero is taken as "not told". INS always uses ES.
@@ -157,7 +159,7 @@ mod tests {
     fn exit(code: u64, info1: u64, info2: u64) -> Decoded {
         let mut control = zeroed::<Control>();
         (control.exit_code, control.exit_info1, control.exit_info2) = (code, info1, info2);
-        decode(&control)
+        decode(&control, AddressSize::Bits16)
     }
 
     #[test]

@@ -14,8 +14,8 @@ use lull_core::wake::{SleepState, WakeWord};
 
 use crate::virt::fpu::FpuState;
 use crate::virt::{
-    Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, Segment, SegmentAttributes, StartState,
-    VirtCpu,
+    AddressSize, Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, Segment, SegmentAttributes,
+    StartState, VirtCpu,
 };
 
 use super::asid::AsidTag;
@@ -140,6 +140,14 @@ impl SvmVcpu {
         self.intercept(misc1::VINTR, request.is_some());
     }
 
+    fn default_size(&self) -> AddressSize {
+        match self.cpu_state().code_bits() {
+            16 => AddressSize::Bits16,
+            32 => AddressSize::Bits32,
+            _ => AddressSize::Bits64,
+        }
+    }
+
     fn in_shadow(&self) -> bool {
         self.vmcb.control.interrupt_shadow & INTERRUPT_SHADOW != 0
     }
@@ -184,7 +192,7 @@ impl SvmVcpu {
 
     /// Books what the exit says about events on their way, and translates it.
     fn after_exit(&mut self) -> Exit {
-        let decoded = decode(&self.vmcb.control);
+        let decoded = decode(&self.vmcb.control, self.default_size());
         if decoded == Decoded::Invalid {
             return Exit::Invalid {
                 reason: check::why_invalid(&self.vmcb, self.shared.features.physical_bits),
@@ -314,7 +322,7 @@ impl VirtCpu for SvmVcpu {
 
     fn next_rip(&self) -> Option<u64> {
         let control = &self.vmcb.control;
-        if let Decoded::Exit(Exit::Io(io)) = decode(control) {
+        if let Decoded::Exit(Exit::Io(io)) = decode(control, self.default_size()) {
             return io.next_rip;
         }
         // Saved for intercepted instructions only; zero where it was not.
