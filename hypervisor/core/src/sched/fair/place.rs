@@ -53,6 +53,7 @@ impl Fair {
                 slot.home.store(cpu.get(), Ordering::Relaxed);
             }
             queue.insert(entry);
+            queue.cut_short |= preempts;
             self.publish(cpu, rq, &queue);
             drop(queue);
             return if claimed || preempts {

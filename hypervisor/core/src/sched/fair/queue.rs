@@ -29,6 +29,8 @@ pub(super) struct Queue {
     pub waiting: VecDeque<Entry>,
     /// Up to when `current` has been charged.
     pub since: Ticks,
+    /// One that waits preempts `current`: its slice ends at the next pass.
+    pub cut_short: bool,
     /// When `current` has had its slice.
     pub slice_end: Ticks,
     pub slice: Ticks,
@@ -57,6 +59,7 @@ impl RunQueue {
                 leaving: None,
                 waiting: VecDeque::with_capacity(units),
                 since: Ticks::ZERO,
+                cut_short: false,
                 slice_end: Ticks::ZERO,
                 slice,
             }),
@@ -131,7 +134,19 @@ impl Queue {
             self.leaving = Some(prev);
         }
         self.since = now;
+        self.begin_slice(now);
+    }
+
+    /// What runs has a slice from `now` on.
+    pub fn begin_slice(&mut self, now: Ticks) {
         self.slice_end = now + self.slice;
+        self.cut_short = false;
+    }
+
+    /// What runs goes on, without a choice: its slice has not ended, and nobody preempts it. Others who wait do so until
+    /// the slice ends, however often RESCHED comes.
+    pub fn goes_on(&self, now: Ticks) -> bool {
+        self.current.is_some() && now < self.slice_end && !self.cut_short
     }
 
     pub fn find(&self, unit: VcpuId) -> Option<Found> {

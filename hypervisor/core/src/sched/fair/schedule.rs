@@ -29,7 +29,7 @@ impl Fair {
             if !queue.online {
                 return IDLE;
             }
-            if !yields && self.goes_on(&queue, now) {
+            if !yields && queue.goes_on(now) {
                 let decision = decided(&queue);
                 drop(queue);
                 return self.with_claim(decision, cpu);
@@ -75,7 +75,7 @@ impl Fair {
             queue.start(entry, now);
             self.publish(cpu, rq, &queue);
         } else if queue.current.is_some() {
-            queue.slice_end = now + self.slice;
+            queue.begin_slice(now);
         } else {
             return (bar.is_none() && !outrun).then_some(IDLE);
         }
@@ -86,16 +86,6 @@ impl Fair {
         let decision = decided(&queue);
         drop(queue);
         Some(self.with_claim(decision, cpu))
-    }
-
-    /// Its slice has not ended, and nobody who waits is owed enough to cut it short.
-    fn goes_on(&self, queue: &Queue, now: Ticks) -> bool {
-        let Some(current) = queue.current.as_ref().filter(|_| now < queue.slice_end) else {
-            return false;
-        };
-        queue
-            .head()
-            .is_none_or(|head| !head.is_owed(current.vruntime, self.patience()))
     }
 
     fn with_claim(&self, decision: Decision, cpu: CpuId) -> Decision {
