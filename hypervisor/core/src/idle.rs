@@ -188,13 +188,13 @@ impl<G: Governor> CpuIdle<G> {
     }
 
     /// What wakers are told while the CPU is in a state that is entered in this way.
-    const fn announced(&self, method: EntryMethod) -> SleepState {
-        match (method, self.monitor) {
-            // A poll reads the word itself, and needs no monitor.
-            (EntryMethod::Poll, _) | (EntryMethod::Mwait { .. }, MonitorTrust::SeesStores) => {
-                SleepState::Watching
-            }
-            _ => SleepState::Halted,
+    fn announced(&self, method: EntryMethod) -> SleepState {
+        // A poll reads the word itself, and needs no monitor.
+        let sees_stores = method == EntryMethod::Poll || self.monitor == MonitorTrust::SeesStores;
+        if method.watches() && sees_stores {
+            SleepState::Watching
+        } else {
+            SleepState::Halted
         }
     }
 

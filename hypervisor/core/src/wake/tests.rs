@@ -1,0 +1,58 @@
+//! What each waker owes, and what a CPU that is asked for something may not do.
+
+use super::*;
+
+#[test]
+fn the_first_poster_learns_what_it_owes() {
+    for (state, owed) in [
+        (SleepState::Watching, Wake::StoreWakes),
+        (SleepState::Halted, Wake::SendIpi),
+        (SleepState::Guest, Wake::SendIpi),
+    ] {
+        let word = WakeWord::new();
+        assert_eq!(word.publish(state), Ok(()));
+        assert_eq!(word.state(), state);
+        assert_eq!(word.post(Events::CALL), owed, "{state:?}");
+        // Another event, and the same event again: both ride along.
+        assert_eq!(word.post(Events::RESCHED), Wake::RidesAlong);
+        assert_eq!(word.post(Events::CALL), Wake::RidesAlong);
+        assert_eq!(word.take(), Events::CALL | Events::RESCHED);
+        assert_eq!(word.state(), SleepState::Awake);
+        assert_eq!(word.post(Events::TIMER), Wake::WillLook);
+    }
+}
+
+#[test]
+fn a_cpu_with_events_cannot_leave_awake() {
+    let word = WakeWord::new();
+    assert_eq!(word.post(Events::NOTIFY), Wake::WillLook);
+    assert_eq!(word.publish(SleepState::Halted), Err(Events::NOTIFY));
+    assert_eq!(
+        word.state(),
+        SleepState::Awake,
+        "a refused publish changes nothing"
+    );
+    assert!(word.is_pending());
+    assert_eq!(word.take(), Events::NOTIFY);
+    assert!(!word.is_pending());
+    assert_eq!(word.publish(SleepState::Halted), Ok(()));
+}
+
+#[test]
+fn a_post_from_nmi_context_never_relies_on_the_word() {
+    let word = WakeWord::new();
+    assert_eq!(word.post_from_nmi(Events::STOP), Wake::SendIpi);
+    assert_eq!(word.post_from_nmi(Events::STOP), Wake::SendIpi);
+    assert_eq!(word.take(), Events::STOP);
+}
+
+#[test]
+fn a_software_monitor_sees_a_post() {
+    let word = WakeWord::new();
+    assert_eq!(word.publish(SleepState::Watching), Ok(()));
+    let armed = word.value();
+    assert_eq!(word.value(), armed);
+    assert_eq!(word.post(Events::RESCHED), Wake::StoreWakes);
+    assert_ne!(word.value(), armed);
+    assert_eq!(word.address() as usize % 128, 0);
+}
