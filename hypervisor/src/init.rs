@@ -4,13 +4,11 @@
 //! console and as a `problem` on the machine channel. What cannot be lived with ends in [`panic::fatal_boot`].
 #![cfg(target_os = "none")]
 
-use alloc::vec::Vec;
 use core::fmt::Display;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use lull_core::options::{Crash, Options};
 use lull_core::platform::OneShot;
-use lull_core::units::{CpuId, Ticks};
+use lull_core::units::Ticks;
 
 use crate::acpi::{FirmwareInfo, physmem::IdentityMap};
 use crate::apic::{ApicInfo, vector};
@@ -19,8 +17,9 @@ use crate::console::machine_channel;
 use crate::console::records::{self, Where};
 use crate::cpu::interrupts::{self, IrqContext};
 use crate::cpu::percpu::PerCpu;
+use crate::smp::SmpReport;
 use crate::time::TscInfo;
-use crate::{acpi, apic, boot, console, cpu, mm, panic, time};
+use crate::{acpi, apic, boot, console, cpu, mm, panic, smp, time};
 
 /// The machine as boot found it: what [`crate::run`] starts from.
 pub struct Booted {
@@ -34,8 +33,8 @@ pub struct Booted {
     pub tsc: TscInfo,
     /// Interrupt delivery.
     pub apic: ApicInfo,
-    /// CPUs that did not start.
-    pub failed: Vec<CpuId>,
+    /// Which CPUs run, and wait in [`smp::wait_for_release`]; which do not.
+    pub smp: SmpReport,
 }
 
 /// Where the boot CPU arrives from the entry code.
@@ -66,19 +65,27 @@ pub fn boot_cpu(start_info: u64) -> ! {
         tell(Where::Firmware, "APIC", problem, "interrupt controllers as the tables describe them");
     }
     panic::set_stop_others(apic::ipi::broadcast_nmi);
-    if let Err(why) = interrupts::register(vector::TIMER, early_timer) {
-        tell(Where::Cpu, "timer", why, "a free vector");
-    }
-    if let Err(why) = interrupts::register(vector::EVENT_CHECK, early_event_check) {
-        tell(Where::Cpu, "event check", why, "a free vector");
-    }
+    interrupts::register_provisional(vector::TIMER, early_timer);
+    interrupts::register_provisional(vector::EVENT_CHECK, early_event_check);
     test_mwait();
+
+    let smp = smp::start(&firmware.cpus, &options);
+    for failed in &smp.failed {
+        tell(Where::Cpu, failed.cpu, format_args!("APIC id {}: {}", failed.apic_id, failed.why), "a CPU that answers");
+    }
+    for problem in &smp.problems {
+        tell(Where::Cpu, "start", problem, "CPUs that can be started");
+    }
+    log::info!("smp: {} CPUs online, {} failed, {} left out", smp.online.len(), smp.failed.len(), smp.left_out);
 
     if let Some(crash) = options.test_crash {
         crash_on_purpose(crash);
     }
-    let booted = Booted { loader, options, firmware, tsc, apic, failed: Vec::new() };
-    log::info!("boot: {} CPUs, {} MiB free", panic::online(), mm::free_bytes() >> 20);
+    hand_over(Booted { loader, options, firmware, tsc, apic, smp })
+}
+
+/// From here on the machine runs.
+fn hand_over(booted: Booted) -> ! {
     drop(booted);
     panic::leave(panic::EndCode::Ok)
 }
@@ -160,18 +167,14 @@ fn test_mwait() {
     log::debug!("{}: MWAIT with interrupts open {}, masked {}", cpu::this().id(), found.open, found.masked);
 }
 
-/// The other CPUs wait here until everything that they share is ready.
-static RELEASED: AtomicBool = AtomicBool::new(false);
-
 /// Where a CPU that the trampoline started arrives, on its own stack.
 pub extern "C" fn ap_entry(area: &'static PerCpu) -> ! {
     cpu::init_this_cpu(area);
     apic::init_this_cpu();
+    smp::answer(area.id());
+    area.set_online();
     test_mwait();
-    while !RELEASED.load(Ordering::Acquire) {
-        cpu::sleep::sti_hlt_cli();
-    }
-    cpu::sleep::stop_for_ever()
+    smp::wait_for_release(area.id())
 }
 
 /// Ends the machine in the way that is asked for (option `test.crash`).

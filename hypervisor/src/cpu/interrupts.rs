@@ -18,6 +18,9 @@ const VECTORS: usize = 256;
 /// 0 = none. A `fn` pointer is kept as its address, so that it can be read without a lock.
 static HANDLERS: [AtomicUsize; VECTORS] = [const { AtomicUsize::new(0) }; VECTORS];
 
+/// Handlers that serve until [`register`] gives the vector a real one.
+static PROVISIONAL: [AtomicUsize; VECTORS] = [const { AtomicUsize::new(0) }; VECTORS];
+
 /// Why a handler could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterError {
@@ -51,15 +54,29 @@ pub fn register(vector: u8, handler: Handler) -> Result<(), RegisterError> {
     }
 }
 
+/// Makes `handler` serve `vector` as long as nobody has registered another. Used during boot, when the timer must
+/// already be answered but there is no wake word to post to.
+pub fn register_provisional(vector: u8, handler: Handler) {
+    PROVISIONAL[usize::from(vector)].store(handler as usize, Ordering::Release);
+}
+
+/// Address of the handler of `vector`; 0 if it has none.
+fn handler_of(vector: u8) -> usize {
+    match HANDLERS[usize::from(vector)].load(Ordering::Acquire) {
+        0 => PROVISIONAL[usize::from(vector)].load(Ordering::Acquire),
+        address => address,
+    }
+}
+
 #[cfg(target_os = "none")]
 pub(super) fn dispatch(vector: u8, context: &mut IrqContext) {
     #![expect(unsafe_code, reason = "the table keeps fn pointers as addresses")]
     let cpu = super::this();
     cpu.count_interrupt();
-    match HANDLERS[usize::from(vector)].load(Ordering::Acquire) {
+    match handler_of(vector) {
         0 => cpu.count_unexpected(vector),
         address => {
-            // SAFETY: only `register` writes the table, and only addresses of `Handler`s.
+            // SAFETY: only the two functions above write the tables, and only addresses of `Handler`s.
             let handler: Handler = unsafe { core::mem::transmute::<usize, Handler>(address) };
             handler(context);
         }
@@ -73,6 +90,17 @@ mod tests {
     fn one(_: &mut IrqContext) {}
     fn two(context: &mut IrqContext) {
         context.rax = 2;
+    }
+
+    #[test]
+    fn a_provisional_handler_gives_way() {
+        assert_eq!(handler_of(0x60), 0);
+        register_provisional(0x60, one);
+        assert_eq!(handler_of(0x60), one as usize);
+        assert_eq!(register(0x60, two), Ok(()));
+        assert_eq!(handler_of(0x60), two as usize);
+        register_provisional(0x60, one);
+        assert_eq!(handler_of(0x60), two as usize);
     }
 
     #[test]

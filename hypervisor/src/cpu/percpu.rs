@@ -109,13 +109,14 @@ impl PerCpu {
         self.apic_id.store(id, Ordering::Relaxed);
     }
 
-    /// Does this CPU run Lull's code? Set once, by the CPU itself.
+    /// Does this CPU run with the others? Set once, by the CPU itself.
     #[must_use]
     pub fn is_online(&self) -> bool {
         self.online.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_online(&self) {
+    /// This CPU has been counted in: a panic waits for it to stop.
+    pub fn set_online(&self) {
         self.online.store(true, Ordering::Release);
     }
 

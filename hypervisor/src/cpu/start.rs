@@ -13,6 +13,7 @@ static FEATURES: Once<Features> = Once::new();
 pub fn init_boot_cpu() {
     tables::fill_idt(false);
     load(boot_area());
+    boot_area().set_online();
     let features = FEATURES.call_once(Features::of_this_cpu);
     super::this().set_apic_id(u32::from(features.initial_apic_id));
 }
@@ -71,5 +72,4 @@ fn load(area: &'static PerCpu) {
     area.tables.load();
     // SAFETY: this is the area of the CPU that runs this; loading the segment registers did not touch GS.
     unsafe { regs::set_gs_base(core::ptr::from_ref(area).addr() as u64) };
-    area.set_online();
 }
