@@ -1,1 +1,124 @@
-//! The machine as the core sees it.
+//! The machine, as `lull-core` asks for it: clock, one-shot, sleeps and IPIs of the CPU that asks.
+//!
+//! Every method is called on the CPU it is about, with interrupts off, and returns with interrupts off.
+//! Also here: the three interrupt handlers that a running machine has. They stamp (the entry stub did), count, post to
+//! their own CPU's wake word, and end the interrupt; they take no lock.
+#![cfg(target_os = "none")]
+
+use lull_core::cstate::MwaitHint;
+use lull_core::platform::{Clock, Ipi, IrqGate, OneShot, Platform, Sleeper};
+use lull_core::units::{CpuId, TickRate, Ticks};
+use lull_core::wake::{Events, WakeWord};
+
+use crate::apic::{self, ipi, timer, vector};
+use crate::cpu::interrupts::{self, IrqContext, RegisterError};
+use crate::cpu::{self, sleep};
+use crate::{console, run, time};
+
+/// The bare machine, seen from whichever CPU asks: it finds its own area through GS.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BareMetal;
+
+impl Clock for BareMetal {
+    #[inline]
+    fn now(&self) -> Ticks {
+        time::now()
+    }
+
+    fn rate(&self) -> TickRate {
+        time::rate()
+    }
+}
+
+impl OneShot for BareMetal {
+    fn arm(&self, deadline: Ticks) {
+        timer::arm(self.cpu(), deadline);
+    }
+
+    fn cancel(&self) {
+        timer::cancel(self.cpu());
+    }
+}
+
+impl Sleeper for BareMetal {
+    fn arm_monitor(&self, word: &WakeWord) {
+        sleep::monitor(word);
+    }
+
+    fn mwait(&self, hint: MwaitHint, gate: IrqGate) {
+        match gate {
+            IrqGate::Masked => sleep::mwait_masked(hint),
+            IrqGate::Open => sleep::sti_mwait_cli(hint),
+        }
+    }
+
+    fn halt(&self) {
+        sleep::sti_hlt_cli();
+    }
+
+    fn io_read(&self, port: u16) {
+        sleep::io_read(port);
+    }
+
+    fn poll(&self) {
+        sleep::open_window();
+        core::hint::spin_loop();
+    }
+
+    fn interrupt_window(&self) {
+        sleep::open_window();
+    }
+
+    fn take_first_irq(&self) -> Option<Ticks> {
+        cpu::this().take_first_irq()
+    }
+}
+
+impl Ipi for BareMetal {
+    fn send(&self, target: CpuId) {
+        ipi::send(target, vector::EVENT_CHECK);
+    }
+}
+
+impl Platform for BareMetal {
+    fn cpu(&self) -> CpuId {
+        cpu::this().id()
+    }
+}
+
+/// Registers the handlers. Once, before any interrupt can be taken.
+///
+/// # Errors
+/// Somebody else has one of the vectors: a mistake of ours.
+pub fn register_interrupts() -> Result<(), RegisterError> {
+    interrupts::register(vector::TIMER, on_timer)?;
+    interrupts::register(vector::EVENT_CHECK, on_event_check)?;
+    interrupts::register(vector::CONSOLE, on_console)
+}
+
+fn on_timer(_: &mut IrqContext) {
+    let cpu = cpu::this().id();
+    // An early or a stray one is a spurious wake: the loop re-checks, and nobody asked for a pass.
+    if timer::on_interrupt(cpu) == timer::Fired::Due {
+        post_to_own(cpu, Events::TIMER);
+    }
+    apic::eoi();
+}
+
+/// Says nothing: whoever sent it has posted the event, and the way back looks at the word.
+fn on_event_check(_: &mut IrqContext) {
+    apic::eoi();
+}
+
+/// COM1 has input. The hook given to the console posts the event.
+fn on_console(_: &mut IrqContext) {
+    console::handle_rx();
+    apic::eoi();
+}
+
+/// Posts to the CPU that runs this, from its own interrupt handler.
+pub fn post_to_own(cpu: CpuId, events: Events) {
+    if let Some(word) = run::wake_word(cpu) {
+        word.post_local(events);
+    }
+}

@@ -238,6 +238,10 @@ pub struct StateRow<'a> {
     pub residency: Ticks,
     /// Time from the first interrupt handler to the way out.
     pub irq: Ticks,
+    /// Entries that turned out too deep.
+    pub above: u64,
+    /// Entries that turned out too shallow.
+    pub below: u64,
 }
 
 /// The counters of one CPU over some span.
@@ -251,10 +255,18 @@ pub struct CpuTotals<'a> {
     pub guest: Ticks,
     /// Of it, in the hypervisor.
     pub hypervisor: Ticks,
+    /// Attempts to sleep that met a pending event and never slept.
+    pub aborted: u64,
     /// Passes of the scheduler.
     pub sched_passes: u64,
+    /// Turns of the dispatch loop without a pass.
+    pub passes_avoided: u64,
     /// What woke the CPU, how often: names and counts.
     pub wakes: &'a [(&'a str, u64)],
+    /// What the passes of the scheduler were for: names and counts.
+    pub passes: &'a [(&'a str, u64)],
+    /// Posts to other CPUs' wake words, by what they needed: names and counts.
+    pub posts: &'a [(&'a str, u64)],
     /// The C-states, shallowest first.
     pub states: &'a [StateRow<'a>],
 }
@@ -265,12 +277,12 @@ impl CpuTotals<'_> {
             .u64("c0", self.c0.get())
             .u64("guest", self.guest.get())
             .u64("hypervisor", self.hypervisor.get())
+            .u64("aborted", self.aborted)
             .u64("sched_passes", self.sched_passes)
-            .object("wakes", |o| {
-                for &(name, count) in self.wakes {
-                    o.u64(name, count);
-                }
-            })
+            .u64("passes_avoided", self.passes_avoided)
+            .object("wakes", |o| counts(o, self.wakes))
+            .object("passes", |o| counts(o, self.passes))
+            .object("posts", |o| counts(o, self.posts))
             .array("states", |a| {
                 for state in self.states {
                     a.object(|o| {
@@ -278,10 +290,18 @@ impl CpuTotals<'_> {
                             .str("method", state.method)
                             .u64("usage", state.usage)
                             .u64("residency", state.residency.get())
-                            .u64("irq", state.irq.get());
+                            .u64("irq", state.irq.get())
+                            .u64("above", state.above)
+                            .u64("below", state.below);
                     });
                 }
             });
+    }
+}
+
+fn counts<S: ByteSink>(o: &mut Object<'_, S>, counts: &[(&str, u64)]) {
+    for &(name, count) in counts {
+        o.u64(name, count);
     }
 }
 
@@ -436,6 +456,8 @@ mod tests {
                 usage,
                 residency: Ticks::new(residency),
                 irq: Ticks::new(1),
+                above: 2,
+                below: 0,
             }
         }
         fn totals<'a>(states: &'a [StateRow<'a>]) -> CpuTotals<'a> {
@@ -444,8 +466,12 @@ mod tests {
                 c0: Ticks::new(29),
                 guest: Ticks::new(20),
                 hypervisor: Ticks::new(9),
+                aborted: 1,
                 sched_passes: 3,
-                wakes: &[("ipi", 2), ("timer", 4)],
+                passes_avoided: 5,
+                wakes: &[("call", 2), ("timer", 4)],
+                passes: &[("resched", 3)],
+                posts: &[],
                 states,
             }
         }
@@ -456,14 +482,15 @@ mod tests {
                 rows.cpu(CpuId::new(1), &totals(&[]), &totals(&[]));
             });
         });
-        let body = "\"elapsed\":100,\"c0\":29,\"guest\":20,\"hypervisor\":9,\"sched_passes\":3,\
-                    \"wakes\":{\"ipi\":2,\"timer\":4},\"states\":";
+        let body = "\"elapsed\":100,\"c0\":29,\"guest\":20,\"hypervisor\":9,\"aborted\":1,\
+                    \"sched_passes\":3,\"passes_avoided\":5,\"wakes\":{\"call\":2,\"timer\":4},\
+                    \"passes\":{\"resched\":3},\"posts\":{},\"states\":";
         assert_eq!(
             got,
             format!(
                 "{{\"v\":1,\"type\":\"cstates\",\"seq\":2,\"reason\":\"key\",\"now\":1000,\"cpus\":[\
-                 {{\"cpu\":0,{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"usage\":6,\"residency\":70,\"irq\":1}}],\
-                 \"delta\":{{{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"usage\":1,\"residency\":10,\"irq\":1}}]}}}},\
+                 {{\"cpu\":0,{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"usage\":6,\"residency\":70,\"irq\":1,\"above\":2,\"below\":0}}],\
+                 \"delta\":{{{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"usage\":1,\"residency\":10,\"irq\":1,\"above\":2,\"below\":0}}]}}}},\
                  {{\"cpu\":1,{body}[],\"delta\":{{{body}[]}}}}]}}\n"
             )
         );

@@ -1,1 +1,2 @@
-//! Debug keys of the console.
+//! Debug keys.
+pub mod cstates;

@@ -1,0 +1,106 @@
+//! Key `c`: for every CPU and C-state, what it was used for.
+
+use lull_core::residency::Snapshot;
+use lull_core::units::{Nanos, TickRate, Ticks};
+
+use crate::dumpln;
+use crate::run::counters::{Reading, Row, activity_word, text};
+
+/// Prints a reading: totals since boot, and the change since the reading before.
+pub fn print(reading: &Reading, rate: TickRate) {
+    dumpln!("C-states, reading {} (residency is time in the state; irq, from the first handler inside it to the exit)", reading.seq);
+    for (total, change) in reading.total.iter().zip(&reading.change) {
+        print_cpu(total, change, rate);
+    }
+    print_sum(reading, rate);
+    match reading.imbalance() {
+        None => dumpln!("C0 + residency + irq = elapsed, guest + hypervisor = C0: on all CPUs"),
+        Some((cpu, why)) => dumpln!("{cpu} does not add up: {why}"),
+    }
+}
+
+fn print_cpu(total: &Row, change: &Row, rate: TickRate) {
+    let times = &total.times;
+    dumpln!(
+        "==cpu{}== {} s, now {}; aborted before sleep {}, spurious {}",
+        total.cpu.get(),
+        seconds(rate.to_nanos(times.elapsed)),
+        activity_word(times.activity),
+        times.aborted,
+        times.spurious,
+    );
+    dumpln!("   state method            usage    residency[ns]          irq[ns]   share    +usage +residency[ns]");
+    let changes = change.times.states(&total.table);
+    for ((state, now), since) in total.table.states().iter().zip(times.states(&total.table)).zip(changes) {
+        dumpln!(
+            "   {:5} {:14} {:10} {:16} {:16} {:>7} {:9} {:14}",
+            state.name,
+            text::<24>(format_args!("{}", state.method)),
+            now.usage,
+            rate.to_nanos(now.residency).get(),
+            rate.to_nanos(now.irq).get(),
+            share(now.residency, times.elapsed),
+            since.usage,
+            rate.to_nanos(since.residency).get(),
+        );
+    }
+    dumpln!(
+        "   C0    {:14} {:10} {:16} {:16} {:>7} {:9} {:14}",
+        "",
+        "",
+        rate.to_nanos(times.c0).get(),
+        "",
+        share(times.c0, times.elapsed),
+        "",
+        rate.to_nanos(change.times.c0).get(),
+    );
+    dumpln!(
+        "         of it guest {} ns, hypervisor {} ns",
+        rate.to_nanos(times.guest).get(),
+        rate.to_nanos(times.hypervisor).get(),
+    );
+}
+
+fn print_sum(reading: &Reading, rate: TickRate) {
+    let sum = |of: fn(&Snapshot) -> Ticks| reading.total.iter().map(|row| of(&row.times)).sum::<Ticks>();
+    let elapsed = sum(|row| row.elapsed);
+    let parts = [
+        ("C0", sum(|row| row.c0)),
+        ("C-states", sum(Snapshot::residency)),
+        ("irq", sum(Snapshot::irq)),
+    ];
+    dumpln!("==all== {} CPUs, {} s", reading.total.len(), seconds(rate.to_nanos(elapsed)));
+    for (name, part) in parts {
+        dumpln!("   {name:8} {:16} ns {:>7}", rate.to_nanos(part).get(), share(part, elapsed));
+    }
+}
+
+/// A part of a whole, in percent with two digits.
+fn share(part: Ticks, whole: Ticks) -> arrayvec::ArrayString<12> {
+    let basis_points = u128::from(part.get()) * 10_000 / u128::from(whole.get().max(1));
+    text(format_args!("{}.{:02}%", basis_points / 100, basis_points % 100))
+}
+
+/// Seconds with three digits.
+pub(super) fn seconds(span: Nanos) -> arrayvec::ArrayString<24> {
+    let millis = span.get() / 1_000_000;
+    text(format_args!("{}.{:03}", millis / 1000, millis % 1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_rounded_down() {
+        assert_eq!(share(Ticks::new(1), Ticks::new(3)).as_str(), "33.33%");
+        assert_eq!(share(Ticks::new(3), Ticks::new(3)).as_str(), "100.00%");
+        assert_eq!(share(Ticks::ZERO, Ticks::ZERO).as_str(), "0.00%");
+        assert_eq!(share(Ticks::MAX, Ticks::MAX).as_str(), "100.00%");
+    }
+
+    #[test]
+    fn seconds_have_three_digits() {
+        assert_eq!(seconds(Nanos::new(12_034_567_890)).as_str(), "12.034");
+    }
+}

@@ -1,0 +1,256 @@
+//! Readings of all CPUs' counters: for the key `c`, and for the `cstates` record of the machine channel.
+//!
+//! A reading wakes nobody and stops nobody: each row is copied under its CPU's sequence counter, with the interval that is
+//! open at the moment. The rows of one reading are taken one after the other, each with its own time.
+//!
+//! Lock: [`LAST`] is a leaf, held only while the rows of the last reading are exchanged.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use arrayvec::{ArrayString, ArrayVec};
+use lull_core::cstate::{CStateTable, MAX_STATES};
+use lull_core::dispatch::{DispatchCounts, PassCause, WokenBy};
+use lull_core::residency::{Activity, Snapshot};
+use lull_core::units::{CpuId, Ticks};
+use lull_core::wake::WakeCounts;
+use spin::mutex::TicketMutex;
+
+use crate::console::machine_channel;
+use crate::console::records::{CpuTotals, StateRow};
+
+/// One CPU in a reading.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Which CPU.
+    pub cpu: CpuId,
+    /// Its C-states.
+    pub table: CStateTable,
+    /// Where its time went.
+    pub times: Snapshot,
+    /// What its dispatch loop did.
+    pub dispatch: DispatchCounts,
+    /// The posts that it made to other CPUs' wake words.
+    pub posts: WakeCounts,
+}
+
+impl Row {
+    /// What came in addition since an earlier row of the same CPU.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            times: self.times.since(&earlier.times),
+            dispatch: self.dispatch.since(&earlier.dispatch),
+            posts: self.posts.since(&earlier.posts),
+            ..*self
+        }
+    }
+
+    /// Do the row's figures agree with each other? Times to one part in a thousand, counts exactly.
+    ///
+    /// `running` says that the CPU may be in the middle of a turn, so that counts of one turn may be apart.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub fn check(&self) -> Result<(), ArrayString<160>> {
+        self.times
+            .check(self.times.per_mille())
+            .map_err(|why| text(format_args!("{why}")))
+    }
+}
+
+/// All CPUs at about one moment.
+#[derive(Debug)]
+pub struct Reading {
+    /// The number of the reading, from 1.
+    pub seq: u64,
+    /// Since boot.
+    pub total: Vec<Row>,
+    /// Since the reading before. The first reading's is its total.
+    pub change: Vec<Row>,
+}
+
+struct Last {
+    seq: u64,
+    rows: Vec<Row>,
+}
+
+static LAST: TicketMutex<Last> = TicketMutex::new(Last {
+    seq: 0,
+    rows: Vec::new(),
+});
+
+impl Reading {
+    /// Takes one reading, which later ones are compared with.
+    #[must_use]
+    pub fn of(rows: Vec<Row>) -> Self {
+        let mut last = LAST.lock();
+        last.seq += 1;
+        let earlier = core::mem::replace(&mut last.rows, rows.clone());
+        let seq = last.seq;
+        drop(last);
+        let change = rows
+            .iter()
+            .map(|row| {
+                earlier
+                    .iter()
+                    .find(|old| old.cpu == row.cpu)
+                    .map_or(*row, |old| row.since(old))
+            })
+            .collect();
+        Self {
+            seq,
+            total: rows,
+            change,
+        }
+    }
+
+    /// The first CPU whose figures do not agree, and why.
+    #[must_use]
+    pub fn imbalance(&self) -> Option<(CpuId, ArrayString<160>)> {
+        self.total
+            .iter()
+            .find_map(|row| row.check().err().map(|why| (row.cpu, why)))
+    }
+
+    /// Writes the `cstates` record.
+    pub fn emit(&self, reason: &str, now: Ticks) {
+        machine_channel::cstates_rows(self.seq, reason, now, |rows| {
+            for (total, change) in self.total.iter().zip(&self.change) {
+                with_totals(total, |total_record| {
+                    with_totals(change, |change_record| {
+                        rows.cpu(total.cpu, total_record, change_record);
+                    });
+                });
+            }
+        });
+    }
+}
+
+/// Builds the record of one row: what it borrows lives on this stack frame.
+fn with_totals(row: &Row, use_it: impl FnOnce(&CpuTotals<'_>)) {
+    let methods: ArrayVec<ArrayString<24>, MAX_STATES> = row
+        .table
+        .states()
+        .iter()
+        .map(|state| text(format_args!("{}", state.method)))
+        .collect();
+    let states: ArrayVec<StateRow<'_>, MAX_STATES> = row
+        .table
+        .states()
+        .iter()
+        .zip(row.times.states(&row.table))
+        .zip(&methods)
+        .map(|((state, times), method)| StateRow {
+            name: state.name,
+            method,
+            usage: times.usage,
+            residency: times.residency,
+            irq: times.irq,
+            above: times.above,
+            below: times.below,
+        })
+        .collect();
+    let wakes = WokenBy::ALL.map(|reason| (reason.name(), row.dispatch.wakes_by(reason)));
+    let passes = PassCause::ALL.map(|cause| (cause.name(), row.dispatch.passes_for(cause)));
+    let posts = [
+        ("ipi", row.posts.ipi),
+        ("store", row.posts.store),
+        ("will_look", row.posts.will_look),
+        ("rides_along", row.posts.rides_along),
+    ];
+    use_it(&CpuTotals {
+        elapsed: row.times.elapsed,
+        c0: row.times.c0,
+        guest: row.times.guest,
+        hypervisor: row.times.hypervisor,
+        aborted: row.times.aborted,
+        sched_passes: row.dispatch.all_passes(),
+        passes_avoided: row.dispatch.avoided,
+        wakes: &wakes,
+        passes: &passes,
+        posts: &posts,
+        states: &states,
+    });
+}
+
+/// What a CPU does, in the console's words.
+#[must_use]
+pub const fn activity_word(activity: Activity) -> &'static str {
+    match activity {
+        Activity::NotStarted => "not started",
+        Activity::Hypervisor => "hypervisor",
+        Activity::Guest => "guest",
+        Activity::Idle(_) => "idle",
+    }
+}
+
+/// Formats into a short string; what does not fit is cut.
+pub fn text<const N: usize>(args: fmt::Arguments<'_>) -> ArrayString<N> {
+    struct Cut<const N: usize>(ArrayString<N>);
+    impl<const N: usize> fmt::Write for Cut<N> {
+        fn write_str(&mut self, s: &str) -> fmt::Result {
+            for c in s.chars() {
+                self.0.try_push(c).map_err(|_| fmt::Error)?;
+            }
+            Ok(())
+        }
+    }
+    let mut out = Cut(ArrayString::new());
+    // An error only says that it was cut.
+    let _ = fmt::Write::write_fmt(&mut out, args);
+    out.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lull_core::cstate::CState;
+    use lull_core::platform::Clock;
+    use lull_core::residency::{CpuAccount, Fit};
+    use lull_core::units::TickRate;
+
+    struct At(u64);
+    impl Clock for At {
+        fn now(&self) -> Ticks {
+            Ticks::new(self.0)
+        }
+        fn rate(&self) -> TickRate {
+            TickRate::from_hz(1_000_000_000).unwrap()
+        }
+    }
+
+    fn row(account: &CpuAccount, now: u64) -> Row {
+        Row {
+            cpu: CpuId::new(3),
+            table: CStateTable::new(&[CState::POLL, CState::C1_HALT]).unwrap(),
+            times: account.snapshot(&At(now)),
+            dispatch: DispatchCounts::default(),
+            posts: WakeCounts::default(),
+        }
+    }
+
+    #[test]
+    fn a_change_is_counted_from_the_reading_before() {
+        let account = CpuAccount::new();
+        account.start(Ticks::new(100));
+        let first = Reading::of(alloc::vec![row(&account, 200)]);
+        assert_eq!(first.total[0].times.elapsed, Ticks::new(100));
+        let c1 = first.total[0].table.id(1).unwrap();
+        account.enter_idle(c1, Ticks::new(300));
+        account.leave_idle(Ticks::new(700), Some(Ticks::new(650)), Fit::Right);
+        let second = Reading::of(alloc::vec![row(&account, 800)]);
+        assert_eq!(second.seq, first.seq + 1);
+        let change = &second.change[0].times;
+        assert_eq!(change.elapsed, Ticks::new(600));
+        assert_eq!(change.residency(), Ticks::new(350));
+        assert_eq!(change.irq(), Ticks::new(50));
+        assert_eq!(change.c0, Ticks::new(200));
+        assert!(second.imbalance().is_none());
+    }
+
+    #[test]
+    fn text_that_does_not_fit_is_cut() {
+        assert_eq!(text::<4>(format_args!("{}{}", "abc", "def")).as_str(), "abcd");
+    }
+}
