@@ -44,25 +44,47 @@ pub fn boot_cpu(start_info: u64) -> ! {
     log::info!("Lull {}", env!("CARGO_PKG_VERSION"));
     log::info!("{}", cpu::features());
 
-    let loader = boot::read_start_info(start_info).unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
-    // Even the shortest way out needs the exit port, and the parser needs a heap: look for it by hand.
+    let loader = boot::read_start_info(start_info)
+        .unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
+    // Even the shortest way out needs these two, and the parser needs a heap: look for them by hand.
     panic::set_exit_port(exit_port(&loader.cmdline));
+    machine_channel::init(
+        !loader
+            .cmdline
+            .split_whitespace()
+            .any(|word| word == "machine-channel=off"),
+    );
     take_memory(&loader);
     let options = read_options(&loader);
 
     let firmware = acpi::read(&IdentityMap, loader.rsdp);
     for problem in &firmware.problems {
-        tell(Where::Firmware, &problem.name, &problem.why, &problem.expected);
+        tell(
+            Where::Firmware,
+            &problem.name,
+            &problem.why,
+            &problem.expected,
+        );
     }
     let tsc = time::calibrate(&firmware, options.tsc_rate);
     for problem in &tsc.problems {
         tell(Where::Firmware, "TSC", problem, "clocks that agree");
     }
-    log::info!("time: TSC {} kHz by {}{}", tsc.rate.hz() / 1000, tsc.source, if tsc.nonstop { ", nonstop" } else { "" });
+    log::info!(
+        "time: TSC {} kHz by {}{}",
+        tsc.rate.hz() / 1000,
+        tsc.source,
+        if tsc.nonstop { ", nonstop" } else { "" }
+    );
 
     let apic = apic::init(&firmware).unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
     for problem in &apic.problems {
-        tell(Where::Firmware, "APIC", problem, "interrupt controllers as the tables describe them");
+        tell(
+            Where::Firmware,
+            "APIC",
+            problem,
+            "interrupt controllers as the tables describe them",
+        );
     }
     panic::set_stop_others(apic::ipi::broadcast_nmi);
     interrupts::register_provisional(vector::TIMER, early_timer);
@@ -71,17 +93,34 @@ pub fn boot_cpu(start_info: u64) -> ! {
 
     let smp = smp::start(&firmware.cpus, &options);
     for failed in &smp.failed {
-        tell(Where::Cpu, failed.cpu, format_args!("APIC id {}: {}", failed.apic_id, failed.why), "a CPU that answers");
+        tell(
+            Where::Cpu,
+            failed.cpu,
+            format_args!("APIC id {}: {}", failed.apic_id, failed.why),
+            "a CPU that answers",
+        );
     }
     for problem in &smp.problems {
         tell(Where::Cpu, "start", problem, "CPUs that can be started");
     }
-    log::info!("smp: {} CPUs online, {} failed, {} left out", smp.online.len(), smp.failed.len(), smp.left_out);
+    log::info!(
+        "smp: {} CPUs online, {} failed, {} left out",
+        smp.online.len(),
+        smp.failed.len(),
+        smp.left_out
+    );
 
     if let Some(crash) = options.test_crash {
         crash_on_purpose(crash);
     }
-    hand_over(Booted { loader, options, firmware, tsc, apic, smp })
+    hand_over(Booted {
+        loader,
+        options,
+        firmware,
+        tsc,
+        apic,
+        smp,
+    })
 }
 
 /// From here on the machine runs.
@@ -93,12 +132,20 @@ fn hand_over(booted: Booted) -> ! {
 /// Names a problem for people and for tools.
 pub fn tell(place: Where, name: impl Display, why: impl Display, expected: impl Display) {
     log::warn!("{}: {name}: {why} (expected {expected})", place.word());
-    machine_channel::problem(&records::Problem { place, name, why, expected });
+    machine_channel::problem(&records::Problem {
+        place,
+        name,
+        why,
+        expected,
+    });
 }
 
 /// The value of the last well-formed `exit-port=` on a command line.
 fn exit_port(cmdline: &str) -> Option<u16> {
-    let digits = cmdline.split_whitespace().filter_map(|w| w.strip_prefix("exit-port=")).next_back()?;
+    let digits = cmdline
+        .split_whitespace()
+        .filter_map(|w| w.strip_prefix("exit-port="))
+        .next_back()?;
     match digits.strip_prefix("0x") {
         Some(hex) => u16::from_str_radix(hex, 16).ok(),
         None => digits.parse().ok(),
@@ -109,19 +156,27 @@ fn exit_port(cmdline: &str) -> Option<u16> {
 fn take_memory(loader: &BootInfo) {
     let features = cpu::features();
     if !features.nx {
-        panic::fatal_boot(format_args!("this CPU cannot make pages not executable (NX): one that can is needed"));
+        panic::fatal_boot(format_args!(
+            "this CPU cannot make pages not executable (NX): one that can is needed"
+        ));
     }
     if let Err(why) = mm::init(loader, features.giant_pages) {
         panic::fatal_boot(format_args!("{why}"));
     }
     match boot::ap::make_stacks(mm::boot_stack()) {
         Ok(stacks) => cpu::use_stacks(stacks),
-        Err(why) => panic::fatal_boot(format_args!("no memory for the stacks of the first CPU: {why}")),
+        Err(why) => panic::fatal_boot(format_args!(
+            "no memory for the stacks of the first CPU: {why}"
+        )),
     }
     cpu::protect();
     let report = mm::check_wx();
     assert!(report.holds(), "{report}");
-    log::info!("memory: {} MiB, {} MiB free; {report}", mm::total_bytes() >> 20, mm::free_bytes() >> 20);
+    log::info!(
+        "memory: {} MiB, {} MiB free; {report}",
+        mm::total_bytes() >> 20,
+        mm::free_bytes() >> 20
+    );
 }
 
 fn read_options(loader: &BootInfo) -> Options {
@@ -130,10 +185,20 @@ fn read_options(loader: &BootInfo) -> Options {
     panic::set_exit_port(options.exit_port);
     machine_channel::init(options.machine_channel);
     for problem in &loader.problems {
-        tell(Where::Firmware, "boot", problem, "what the boot protocol says");
+        tell(
+            Where::Firmware,
+            "boot",
+            problem,
+            "what the boot protocol says",
+        );
     }
     for problem in &problems {
-        tell(Where::Cmdline, &problem.word, &problem.why, &problem.expected);
+        tell(
+            Where::Cmdline,
+            &problem.word,
+            &problem.why,
+            &problem.expected,
+        );
     }
     options
 }
@@ -164,7 +229,12 @@ impl OneShot for BootTimer {
 fn test_mwait() {
     let found = cpu::mwait::self_test(&BootTimer, time::rate());
     cpu::this().set_mwait_test(found);
-    log::debug!("{}: MWAIT with interrupts open {}, masked {}", cpu::this().id(), found.open, found.masked);
+    log::debug!(
+        "{}: MWAIT with interrupts open {}, masked {}",
+        cpu::this().id(),
+        found.open,
+        found.masked
+    );
 }
 
 /// Where a CPU that the trampoline started arrives, on its own stack.
@@ -183,7 +253,8 @@ fn crash_on_purpose(crash: Crash) {
     match crash {
         // SAFETY: it faults: page 0 is never mapped. That is what is asked for.
         Crash::PageFault => unsafe {
-            core::ptr::with_exposed_provenance_mut::<u8>(core::hint::black_box(8)).write_volatile(1);
+            core::ptr::with_exposed_provenance_mut::<u8>(core::hint::black_box(8))
+                .write_volatile(1);
         },
         // SAFETY: as above.
         Crash::InvalidOpcode => unsafe { core::arch::asm!("ud2") },
@@ -201,4 +272,3 @@ fn overflow(depth: u64) -> u64 {
     let frame = core::hint::black_box([depth; 64]);
     overflow(depth + 1) + frame[7]
 }
-

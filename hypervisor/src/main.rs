@@ -6,5 +6,7 @@ use lull as _;
 
 #[cfg(not(target_os = "none"))]
 fn main() {
-    eprintln!("lull is a bare-metal image: build it with `cargo xtask build`, run it with `cargo xtask run`");
+    eprintln!(
+        "lull is a bare-metal image: build it with `cargo xtask build`, run it with `cargo xtask run`"
+    );
 }

@@ -39,19 +39,19 @@ const IDS: usize = 256;
 /// The parameter page. Offsets are used by `asm/ap_trampoline.s`, each plus 0x1000.
 #[repr(C)]
 struct Parameters {
-    gdt_limit: u16,        // 0x00
-    gdt_base: [u16; 2],    // 0x02
-    _pad0: u16,            // 0x06
-    protected: FarPointer, // 0x08
-    long: FarPointer,      // 0x10
-    cr4: u32,              // 0x18
-    cr3: u32,              // 0x1c
-    efer: u32,             // 0x20
-    _pad1: u32,            // 0x24
-    entry: u64,            // 0x28
-    _pad2: [u64; 2],       // 0x30
+    gdt_limit: u16,          // 0x00
+    gdt_base: [u16; 2],      // 0x02
+    _pad0: u16,              // 0x06
+    protected: FarPointer,   // 0x08
+    long: FarPointer,        // 0x10
+    cr4: u32,                // 0x18
+    cr3: u32,                // 0x1c
+    efer: u32,               // 0x20
+    _pad1: u32,              // 0x24
+    entry: u64,              // 0x28
+    _pad2: [u64; 2],         // 0x30
     areas: [AtomicU64; IDS], // 0x40
-    gdt: [u64; 4],         // 0x840
+    gdt: [u64; 4],           // 0x840
 }
 
 #[repr(C)]
@@ -142,7 +142,11 @@ pub fn install() -> Result<u8, ApError> {
     let offset_of_label = |label: *const u8| (label.addr() - code.addr()) as u32;
     let len = offset_of_label(&raw const lull_ap_trampoline_end) as usize;
     let base32 = base as u32;
-    let far = |offset, selector| FarPointer { offset: base32 + offset, selector, _pad: 0 };
+    let far = |offset, selector| FarPointer {
+        offset: base32 + offset,
+        selector,
+        _pad: 0,
+    };
     let gdt_base = base32 + FRAME as u32 + offset_of!(Parameters, gdt) as u32;
     let parameters = Parameters {
         gdt_limit: 4 * 8 - 1,
@@ -167,7 +171,11 @@ pub fn install() -> Result<u8, ApError> {
     assert!(len <= FRAME as usize, "the trampoline is one page");
     // SAFETY: both pages are ours, mapped and writable, and no CPU runs there yet.
     unsafe {
-        core::ptr::copy_nonoverlapping(code, core::ptr::with_exposed_provenance_mut(base as usize), len);
+        core::ptr::copy_nonoverlapping(
+            code,
+            core::ptr::with_exposed_provenance_mut(base as usize),
+            len,
+        );
         parameters_at(base).write(parameters);
     }
     mm::set_access(Range::new(base, FRAME), Some(Access::Code))?;
@@ -200,9 +208,16 @@ pub fn prepare(cpu: CpuId, apic_id: u32) -> Result<&'static PerCpu, ApError> {
     if page == 0 {
         return Err(ApError::NotInstalled);
     }
-    let id = usize::try_from(apic_id).ok().filter(|id| *id < IDS).ok_or(ApError::ApicId(apic_id))?;
+    let id = usize::try_from(apic_id)
+        .ok()
+        .filter(|id| *id < IDS)
+        .ok_or(ApError::ApicId(apic_id))?;
     // SAFETY: `install` wrote the parameters; the table in them is atomic, and nothing else of them is touched.
-    let slot = unsafe { &(&raw const (*parameters_at(page)).areas).as_ref().ok_or(ApError::NotInstalled)?[id] };
+    let slot = unsafe {
+        &(&raw const (*parameters_at(page)).areas)
+            .as_ref()
+            .ok_or(ApError::NotInstalled)?[id]
+    };
     if slot.load(Ordering::Acquire) != 0 {
         return Err(ApError::Twice(cpu));
     }
@@ -210,7 +225,10 @@ pub fn prepare(cpu: CpuId, apic_id: u32) -> Result<&'static PerCpu, ApError> {
     let area = percpu::new_area(cpu).ok_or(ApError::Twice(cpu))?;
     area.set_apic_id(apic_id);
     area.give_stacks(stacks);
-    slot.store(core::ptr::from_ref(area).expose_provenance() as u64, Ordering::Release);
+    slot.store(
+        core::ptr::from_ref(area).expose_provenance() as u64,
+        Ordering::Release,
+    );
     Ok(area)
 }
 

@@ -77,13 +77,25 @@ pub enum BootProblem {
 impl fmt::Display for BootProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::CmdlineTooLong => write!(f, "the command line is longer than {MAX_CMDLINE} bytes: the rest is ignored"),
+            Self::CmdlineTooLong => write!(
+                f,
+                "the command line is longer than {MAX_CMDLINE} bytes: the rest is ignored"
+            ),
             Self::CmdlineNotText { at } => {
-                write!(f, "the command line is not UTF-8 at byte {at}: it is ignored from there on")
+                write!(
+                    f,
+                    "the command line is not UTF-8 at byte {at}: it is ignored from there on"
+                )
             }
-            Self::MemoryOverlaps(r) => write!(f, "the memory map says two things about {r}: the stricter one holds"),
+            Self::MemoryOverlaps(r) => write!(
+                f,
+                "the memory map says two things about {r}: the stricter one holds"
+            ),
             Self::MemoryPartBad { index } => {
-                write!(f, "entry {index} of the memory map is empty or wraps around: ignored")
+                write!(
+                    f,
+                    "entry {index} of the memory map is empty or wraps around: ignored"
+                )
             }
         }
     }
@@ -126,15 +138,26 @@ pub enum BootError {
 impl fmt::Display for BootError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable { what, address } => write!(f, "the {what} at {address:#x} cannot be read"),
+            Self::Unreadable { what, address } => {
+                write!(f, "the {what} at {address:#x} cannot be read")
+            }
             Self::BadMagic(found) => {
-                write!(f, "no start info: magic {found:#x}, expected {:#x} (PVH boot)", super::pvh::MAGIC)
+                write!(
+                    f,
+                    "no start info: magic {found:#x}, expected {:#x} (PVH boot)",
+                    super::pvh::MAGIC
+                )
             }
             Self::BadVersion(found) => {
-                write!(f, "start info of version {found}: at least version 1, with a memory map, is needed")
+                write!(
+                    f,
+                    "start info of version {found}: at least version 1, with a memory map, is needed"
+                )
             }
             Self::NoMemoryMap => f.write_str("the loader gave no memory map"),
-            Self::TooMany { what, found, limit } => write!(f, "{found} {what}: at most {limit} are possible"),
+            Self::TooMany { what, found, limit } => {
+                write!(f, "{found} {what}: at most {limit} are possible")
+            }
             Self::ModuleBad { index } => write!(f, "boot module {index} is empty or wraps around"),
             Self::ModulesOverlap(a, b) => write!(f, "the boot modules at {a} and {b} overlap"),
         }

@@ -24,11 +24,18 @@ pub struct Normalised {
 pub fn normalise(raw: &[MemoryPart]) -> Result<Normalised, BootError> {
     let mut parts: ArrayVec<MemoryPart, MAX_MEMORY> = ArrayVec::new();
     let mut overlap = None;
-    let too_many = |_| BootError::TooMany { what: "parts of the memory map", found: raw.len() as u32, limit: MAX_MEMORY };
+    let too_many = |_| BootError::TooMany {
+        what: "parts of the memory map",
+        found: raw.len() as u32,
+        limit: MAX_MEMORY,
+    };
     // Sweep from edge to edge: between two edges the use does not change.
     let mut at = 0;
     while let Some(next) = next_edge(raw, at) {
-        let here = Range { start: at, end: next };
+        let here = Range {
+            start: at,
+            end: next,
+        };
         let mut covering = raw.iter().filter(|p| p.range.overlaps(&here));
         if let Some(kind) = covering.clone().map(|p| p.kind).max() {
             if covering.nth(1).is_some() && overlap.is_none() {
@@ -36,7 +43,9 @@ pub fn normalise(raw: &[MemoryPart]) -> Result<Normalised, BootError> {
             }
             match parts.last_mut() {
                 Some(last) if last.kind == kind && last.range.end == at => last.range.end = next,
-                _ => parts.try_push(MemoryPart { range: here, kind }).map_err(too_many)?,
+                _ => parts
+                    .try_push(MemoryPart { range: here, kind })
+                    .map_err(too_many)?,
             }
         }
         at = next;
@@ -46,7 +55,10 @@ pub fn normalise(raw: &[MemoryPart]) -> Result<Normalised, BootError> {
 
 /// The lowest start or end above `at`.
 fn next_edge(raw: &[MemoryPart], at: u64) -> Option<u64> {
-    raw.iter().flat_map(|p| [p.range.start, p.range.end]).filter(|edge| *edge > at).min()
+    raw.iter()
+        .flat_map(|p| [p.range.start, p.range.end])
+        .filter(|edge| *edge > at)
+        .min()
 }
 
 #[cfg(test)]
@@ -57,7 +69,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn part(start: u64, end: u64, kind: MemoryKind) -> MemoryPart {
-        MemoryPart { range: Range { start, end }, kind }
+        MemoryPart {
+            range: Range { start, end },
+            kind,
+        }
     }
 
     #[test]
@@ -68,7 +83,13 @@ mod tests {
             part(0x1000, 0x2000, MemoryKind::Usable),
         ])
         .unwrap();
-        assert_eq!(map.parts[..], [part(0, 0x2000, MemoryKind::Usable), part(0x3000, 0x4000, MemoryKind::Usable)]);
+        assert_eq!(
+            map.parts[..],
+            [
+                part(0, 0x2000, MemoryKind::Usable),
+                part(0x3000, 0x4000, MemoryKind::Usable)
+            ]
+        );
         assert_eq!(map.overlap, None);
     }
 
@@ -89,7 +110,13 @@ mod tests {
                 part(0x8000, 0x10000, MemoryKind::Usable),
             ]
         );
-        assert_eq!(map.overlap, Some(BootProblem::MemoryOverlaps(Range { start: 0x4000, end: 0x5000 })));
+        assert_eq!(
+            map.overlap,
+            Some(BootProblem::MemoryOverlaps(Range {
+                start: 0x4000,
+                end: 0x5000
+            }))
+        );
     }
 
     proptest! {

@@ -19,7 +19,10 @@ pub use self::entry::read_start_info;
 
 #[cfg(target_os = "none")]
 mod entry {
-    #![expect(unsafe_code, reason = "the entry code calls in, and the loader's memory is raw")]
+    #![expect(
+        unsafe_code,
+        reason = "the entry code calls in, and the loader's memory is raw"
+    )]
 
     use super::{BootError, BootInfo, pvh};
 
@@ -43,7 +46,12 @@ mod entry {
             }
             // SAFETY: mapped by the entry code; nothing writes to the loader's structures while boot reads them
             // (one CPU, no device is started yet).
-            Some(unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(address as usize), len) })
+            Some(unsafe {
+                core::slice::from_raw_parts(
+                    core::ptr::with_exposed_provenance(address as usize),
+                    len,
+                )
+            })
         }
     }
 

@@ -6,7 +6,8 @@
 use core::str;
 
 use super::info::{
-    BootError, BootInfo, BootProblem, MAX_CMDLINE, MAX_MEMORY, MAX_MODULES, MemoryKind, MemoryPart, Module,
+    BootError, BootInfo, BootProblem, MAX_CMDLINE, MAX_MEMORY, MAX_MODULES, MemoryKind, MemoryPart,
+    Module,
 };
 use super::memory_map::normalise;
 use crate::mm::Range;
@@ -36,8 +37,15 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-fn read<'a>(memory: &'a impl Physical, what: &'static str, address: u64, len: usize) -> Result<&'a [u8], BootError> {
-    memory.bytes(address, len).ok_or(BootError::Unreadable { what, address })
+fn read<'a>(
+    memory: &'a impl Physical,
+    what: &'static str,
+    address: u64,
+    len: usize,
+) -> Result<&'a [u8], BootError> {
+    memory
+        .bytes(address, len)
+        .ok_or(BootError::Unreadable { what, address })
 }
 
 /// Reads the start info at `address` and everything that it points at.
@@ -45,7 +53,10 @@ fn read<'a>(memory: &'a impl Physical, what: &'static str, address: u64, len: us
 /// # Errors
 /// It is not a start info, has no memory map, or points at what cannot be read or does not fit together.
 pub fn parse(memory: &impl Physical, address: u64) -> Result<BootInfo, BootError> {
-    let unreadable = BootError::Unreadable { what: "start info", address };
+    let unreadable = BootError::Unreadable {
+        what: "start info",
+        address,
+    };
     let head = memory.bytes(address, 8).ok_or(unreadable)?;
     let magic = u32_at(head, 0).ok_or(unreadable)?;
     if magic != MAGIC {
@@ -72,21 +83,37 @@ fn tell(boot: &mut BootInfo, problem: BootProblem) {
     let _ = boot.problems.try_push(problem);
 }
 
-fn read_memory_map(memory: &impl Physical, at: u64, entries: u32, boot: &mut BootInfo) -> Result<(), BootError> {
+fn read_memory_map(
+    memory: &impl Physical,
+    at: u64,
+    entries: u32,
+    boot: &mut BootInfo,
+) -> Result<(), BootError> {
     if at == 0 || entries == 0 {
         return Err(BootError::NoMemoryMap);
     }
     if entries as usize > MAX_MEMORY {
-        return Err(BootError::TooMany { what: "entries of the memory map", found: entries, limit: MAX_MEMORY });
+        return Err(BootError::TooMany {
+            what: "entries of the memory map",
+            found: entries,
+            limit: MAX_MEMORY,
+        });
     }
     let table = read(memory, "memory map", at, entries as usize * MEMORY)?;
     let mut raw: ArrayVec<MemoryPart, MAX_MEMORY> = ArrayVec::new();
     for (index, entry) in table.chunks_exact(MEMORY).enumerate() {
-        let (Some(start), Some(len), Some(kind)) = (u64_at(entry, 0), u64_at(entry, 8), u32_at(entry, 16)) else {
+        let (Some(start), Some(len), Some(kind)) =
+            (u64_at(entry, 0), u64_at(entry, 8), u32_at(entry, 16))
+        else {
             continue;
         };
         let Some(end) = start.checked_add(len).filter(|end| *end > start) else {
-            tell(boot, BootProblem::MemoryPartBad { index: index as u32 });
+            tell(
+                boot,
+                BootProblem::MemoryPartBad {
+                    index: index as u32,
+                },
+            );
             continue;
         };
         // E820 types: 1 usable, 3 ACPI reclaimable, 4 ACPI NVS.
@@ -95,7 +122,10 @@ fn read_memory_map(memory: &impl Physical, at: u64, entries: u32, boot: &mut Boo
             3 | 4 => MemoryKind::Acpi,
             _ => MemoryKind::Reserved,
         };
-        raw.push(MemoryPart { range: Range { start, end }, kind });
+        raw.push(MemoryPart {
+            range: Range { start, end },
+            kind,
+        });
     }
     let normalised = normalise(&raw)?;
     if let Some(problem) = normalised.overlap {
@@ -105,16 +135,32 @@ fn read_memory_map(memory: &impl Physical, at: u64, entries: u32, boot: &mut Boo
     Ok(())
 }
 
-fn read_modules(memory: &impl Physical, at: u64, modules: u32, boot: &mut BootInfo) -> Result<(), BootError> {
+fn read_modules(
+    memory: &impl Physical,
+    at: u64,
+    modules: u32,
+    boot: &mut BootInfo,
+) -> Result<(), BootError> {
     if modules as usize > MAX_MODULES {
-        return Err(BootError::TooMany { what: "boot modules", found: modules, limit: MAX_MODULES });
+        return Err(BootError::TooMany {
+            what: "boot modules",
+            found: modules,
+            limit: MAX_MODULES,
+        });
     }
     if modules == 0 {
         return Ok(());
     }
-    let table = read(memory, "list of boot modules", at, modules as usize * MODULE)?;
+    let table = read(
+        memory,
+        "list of boot modules",
+        at,
+        modules as usize * MODULE,
+    )?;
     for (index, entry) in (0..).zip(table.chunks_exact(MODULE)) {
-        let (Some(start), Some(len)) = (u64_at(entry, 0), u64_at(entry, 8)) else { continue };
+        let (Some(start), Some(len)) = (u64_at(entry, 0), u64_at(entry, 8)) else {
+            continue;
+        };
         let range = start
             .checked_add(len)
             .filter(|end| *end > start && start != 0)
@@ -149,7 +195,12 @@ fn read_cmdline(memory: &impl Physical, at: u64, boot: &mut BootInfo) -> Result<
     let text = match str::from_utf8(&bytes) {
         Ok(text) => text,
         Err(e) => {
-            tell(boot, BootProblem::CmdlineNotText { at: e.valid_up_to() });
+            tell(
+                boot,
+                BootProblem::CmdlineNotText {
+                    at: e.valid_up_to(),
+                },
+            );
             str::from_utf8(bytes.get(..e.valid_up_to()).unwrap_or_default()).unwrap_or_default()
         }
     };

@@ -24,7 +24,12 @@ impl Memory {
         memory.u32(INFO, MAGIC);
         memory.u32(INFO + 4, 1);
         memory.u64(INFO + 40, MAP as u64);
-        memory.memory(&[(0, 0x9_fc00, 1), (0x9_fc00, 0x400, 2), (0x10_0000, 0x700_0000, 1), (0x710_0000, 0x1000, 3)]);
+        memory.memory(&[
+            (0, 0x9_fc00, 1),
+            (0x9_fc00, 0x400, 2),
+            (0x10_0000, 0x700_0000, 1),
+            (0x710_0000, 0x1000, 3),
+        ]);
         memory.u64(INFO + 32, 0xf_5000);
         memory.u64(INFO + 24, CMDLINE as u64);
         memory.0[CMDLINE..CMDLINE + 10].copy_from_slice(b"loglvl=err");
@@ -63,8 +68,20 @@ fn a_good_start_info_is_read_whole() {
     let boot = Memory::good().parse().unwrap();
     assert_eq!(&*boot.cmdline, "loglvl=err");
     assert_eq!(boot.rsdp, Some(0xf_5000));
-    assert_eq!(boot.modules[..], [Module { range: Range { start: 0x500_0000, end: 0x500_1234 } }]);
-    let kinds: Vec<_> = boot.memory.iter().map(|p| (p.range.start, p.kind)).collect();
+    assert_eq!(
+        boot.modules[..],
+        [Module {
+            range: Range {
+                start: 0x500_0000,
+                end: 0x500_1234
+            }
+        }]
+    );
+    let kinds: Vec<_> = boot
+        .memory
+        .iter()
+        .map(|p| (p.range.start, p.kind))
+        .collect();
     assert_eq!(
         kinds,
         [
@@ -81,11 +98,20 @@ fn a_good_start_info_is_read_whole() {
 fn what_is_no_start_info_is_refused() {
     let mut memory = Memory::good();
     memory.u32(INFO, 0x2BAD_B002);
-    assert_eq!(memory.parse().unwrap_err(), BootError::BadMagic(0x2BAD_B002));
+    assert_eq!(
+        memory.parse().unwrap_err(),
+        BootError::BadMagic(0x2BAD_B002)
+    );
     let mut memory = Memory::good();
     memory.u32(INFO + 4, 0);
     assert_eq!(memory.parse().unwrap_err(), BootError::BadVersion(0));
-    assert!(matches!(parse(&Memory::good(), u64::MAX - 3), Err(BootError::Unreadable { what: "start info", .. })));
+    assert!(matches!(
+        parse(&Memory::good(), u64::MAX - 3),
+        Err(BootError::Unreadable {
+            what: "start info",
+            ..
+        })
+    ));
 }
 
 #[test]
@@ -94,9 +120,21 @@ fn a_missing_or_unreadable_memory_map_is_refused() {
     memory.u64(INFO + 40, 0);
     assert_eq!(memory.parse().unwrap_err(), BootError::NoMemoryMap);
     memory.u64(INFO + 40, 0x1ff0);
-    assert_eq!(memory.parse().unwrap_err(), BootError::Unreadable { what: "memory map", address: 0x1ff0 });
+    assert_eq!(
+        memory.parse().unwrap_err(),
+        BootError::Unreadable {
+            what: "memory map",
+            address: 0x1ff0
+        }
+    );
     memory.u32(INFO + 48, u32::MAX);
-    assert!(matches!(memory.parse().unwrap_err(), BootError::TooMany { found: u32::MAX, .. }));
+    assert!(matches!(
+        memory.parse().unwrap_err(),
+        BootError::TooMany {
+            found: u32::MAX,
+            ..
+        }
+    ));
 }
 
 #[test]
@@ -104,7 +142,13 @@ fn bad_memory_entries_are_told_and_left_out() {
     let mut memory = Memory::good();
     memory.memory(&[(0x1000, 0, 1), (u64::MAX, 2, 1), (0x2000, 0x1000, 1)]);
     let boot = memory.parse().unwrap();
-    assert_eq!(boot.problems[..], [BootProblem::MemoryPartBad { index: 0 }, BootProblem::MemoryPartBad { index: 1 }]);
+    assert_eq!(
+        boot.problems[..],
+        [
+            BootProblem::MemoryPartBad { index: 0 },
+            BootProblem::MemoryPartBad { index: 1 }
+        ]
+    );
     assert_eq!(boot.memory.len(), 1);
 }
 
@@ -112,13 +156,29 @@ fn bad_memory_entries_are_told_and_left_out() {
 fn bad_modules_are_refused() {
     let mut memory = Memory::good();
     memory.modules(&[(0x5000, 0x1000), (0x5fff, 0x10)]);
-    assert!(matches!(memory.parse().unwrap_err(), BootError::ModulesOverlap(..)));
+    assert!(matches!(
+        memory.parse().unwrap_err(),
+        BootError::ModulesOverlap(..)
+    ));
     memory.modules(&[(0x5000, 0)]);
-    assert_eq!(memory.parse().unwrap_err(), BootError::ModuleBad { index: 0 });
+    assert_eq!(
+        memory.parse().unwrap_err(),
+        BootError::ModuleBad { index: 0 }
+    );
     memory.modules(&[(u64::MAX, 0x10)]);
-    assert_eq!(memory.parse().unwrap_err(), BootError::ModuleBad { index: 0 });
+    assert_eq!(
+        memory.parse().unwrap_err(),
+        BootError::ModuleBad { index: 0 }
+    );
     memory.u32(INFO + 12, 9);
-    assert!(matches!(memory.parse().unwrap_err(), BootError::TooMany { what: "boot modules", found: 9, .. }));
+    assert!(matches!(
+        memory.parse().unwrap_err(),
+        BootError::TooMany {
+            what: "boot modules",
+            found: 9,
+            ..
+        }
+    ));
 }
 
 #[test]

@@ -82,7 +82,10 @@ impl Features {
     #[must_use]
     pub fn read<R: CpuIdReader>(reader: R) -> Self {
         let leaves = CpuId::with_cpuid_reader(reader.clone());
-        let mut f = Self { physical_bits: 36, ..Self::default() };
+        let mut f = Self {
+            physical_bits: 36,
+            ..Self::default()
+        };
         if let Some(vendor) = leaves.get_vendor_info() {
             f.vendor = cut(vendor.as_str());
         }
@@ -210,7 +213,12 @@ fn signature<R: CpuIdReader>(reader: &R) -> ArrayString<16> {
         bytes[at * 4..at * 4 + 4].copy_from_slice(&word.to_le_bytes());
     }
     let mut out = ArrayString::new();
-    for c in bytes.into_iter().take_while(|b| *b != 0).map(char::from).filter(char::is_ascii_graphic) {
+    for c in bytes
+        .into_iter()
+        .take_while(|b| *b != 0)
+        .map(char::from)
+        .filter(char::is_ascii_graphic)
+    {
         let _ = out.try_push(c);
     }
     out
@@ -219,7 +227,11 @@ fn signature<R: CpuIdReader>(reader: &R) -> ArrayString<16> {
 /// One line: who made it, what it can.
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} family {:#x} model {:#x} stepping {}", self.vendor, self.family, self.model, self.stepping)?;
+        write!(
+            f,
+            "{} family {:#x} model {:#x} stepping {}",
+            self.vendor, self.family, self.model, self.stepping
+        )?;
         if let Some(outer) = self.hypervisor {
             write!(f, " under {outer}")?;
         }

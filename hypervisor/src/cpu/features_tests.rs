@@ -30,25 +30,50 @@ impl CpuIdReader for QemuMax {
 fn recorded_leaves_are_read_as_they_are() {
     let f = Features::read(QemuMax);
     assert_eq!(&*f.vendor, "AuthenticAMD");
-    assert_eq!((f.family, f.model, f.stepping, f.initial_apic_id), (0xF, 0x6B, 1, 3));
+    assert_eq!(
+        (f.family, f.model, f.stepping, f.initial_apic_id),
+        (0xF, 0x6B, 1, 3)
+    );
     assert_eq!(f.hypervisor.as_deref(), Some("TCGTCGTCGTCG"));
     assert!(f.monitor && f.arat && f.svm && f.smep && f.smap && f.nx && f.giant_pages && f.rdtscp);
     assert!(!f.nonstop_tsc && !f.tsc_deadline && !f.x2apic && !f.vmx);
-    assert_eq!(f.mwait, MwaitLeaf { extensions: true, interrupt_break: true, ..MwaitLeaf::default() });
-    assert_eq!(f.xsave, Some(Xsave { components: 0x4000_0000_0000_0207, size: 0xA88, optimised: true }));
+    assert_eq!(
+        f.mwait,
+        MwaitLeaf {
+            extensions: true,
+            interrupt_break: true,
+            ..MwaitLeaf::default()
+        }
+    );
+    assert_eq!(
+        f.xsave,
+        Some(Xsave {
+            components: 0x4000_0000_0000_0207,
+            size: 0xA88,
+            optimised: true
+        })
+    );
     assert_eq!(f.physical_bits, 40);
 }
 
 #[test]
 fn what_the_outer_hypervisor_hides_is_named() {
-    assert_eq!(&*Features::read(QemuMax).hidden(), "nonstop TSC, TSC-deadline");
+    assert_eq!(
+        &*Features::read(QemuMax).hidden(),
+        "nonstop TSC, TSC-deadline"
+    );
     assert_eq!(&*Features::default().hidden(), "");
 }
 
 #[test]
 fn a_cpu_that_differs_from_the_first_says_in_what() {
     let first = Features::read(QemuMax);
-    let other = Features { svm: false, smep: false, tsc_deadline: true, ..first };
+    let other = Features {
+        svm: false,
+        smep: false,
+        tsc_deadline: true,
+        ..first
+    };
     assert_eq!(&*other.lacks(&first), "SMEP, SVM");
     assert_eq!(&*first.lacks(&first), "");
 }

@@ -80,21 +80,33 @@ mod tests {
 
     #[test]
     fn an_expected_fault_goes_to_its_recovery_with_vector_and_error() {
-        let mut frame = TrapFrame { rip: 0x1000, vector: 13, error: 0x18, ..TrapFrame::default() };
+        let mut frame = TrapFrame {
+            rip: 0x1000,
+            vector: 13,
+            error: 0x18,
+            ..TrapFrame::default()
+        };
         assert!(recover(&mut frame));
         assert_eq!((frame.rip, frame.r8, frame.r9), (0x2000, 0x10d, 0x18));
     }
 
     #[test]
     fn any_other_fault_is_left_alone() {
-        let mut frame = TrapFrame { rip: 0x1001, vector: 13, ..TrapFrame::default() };
+        let mut frame = TrapFrame {
+            rip: 0x1001,
+            vector: 13,
+            ..TrapFrame::default()
+        };
         assert!(!recover(&mut frame));
         assert_eq!(frame.rip, 0x1001);
     }
 
     #[test]
     fn only_the_second_instruction_of_a_pair_is_skipped() {
-        let mut frame = TrapFrame { rip: 0x3000, ..TrapFrame::default() };
+        let mut frame = TrapFrame {
+            rip: 0x3000,
+            ..TrapFrame::default()
+        };
         leave_sti_pair(&mut frame);
         assert_eq!(frame.rip, 0x3001);
         frame.rip = 0x2fff;

@@ -47,7 +47,12 @@ pub fn register(vector: u8, handler: Handler) -> Result<(), RegisterError> {
     if vector < FIRST_INTERRUPT {
         return Err(RegisterError::Exception(vector));
     }
-    match HANDLERS[usize::from(vector)].compare_exchange(0, handler as usize, Ordering::AcqRel, Ordering::Acquire) {
+    match HANDLERS[usize::from(vector)].compare_exchange(
+        0,
+        handler as usize,
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    ) {
         Ok(_) => Ok(()),
         Err(old) if old == handler as usize => Ok(()),
         Err(_) => Err(RegisterError::Taken(vector)),
@@ -96,17 +101,21 @@ mod tests {
     fn a_provisional_handler_gives_way() {
         assert_eq!(handler_of(0x60), 0);
         register_provisional(0x60, one);
-        assert_eq!(handler_of(0x60), one as usize);
+        assert_eq!(handler_of(0x60), one as Handler as usize);
         assert_eq!(register(0x60, two), Ok(()));
-        assert_eq!(handler_of(0x60), two as usize);
+        assert_eq!(handler_of(0x60), two as Handler as usize);
         register_provisional(0x60, one);
-        assert_eq!(handler_of(0x60), two as usize);
+        assert_eq!(handler_of(0x60), two as Handler as usize);
     }
 
     #[test]
     fn a_vector_has_one_handler() {
         assert_eq!(register(0x50, one), Ok(()));
-        assert_eq!(register(0x50, one), Ok(()), "registering the same handler twice is harmless");
+        assert_eq!(
+            register(0x50, one),
+            Ok(()),
+            "registering the same handler twice is harmless"
+        );
         assert_eq!(register(0x50, two), Err(RegisterError::Taken(0x50)));
         assert_eq!(register(14, one), Err(RegisterError::Exception(14)));
     }

@@ -4,6 +4,8 @@
 //! [`this`] works and every exception prints. Interrupts are off from the first instruction on and open only
 //! inside [`sleep`].
 
+#[cfg(target_os = "none")]
+pub mod dump;
 pub mod features;
 pub mod fixup;
 pub mod interrupts;

@@ -102,7 +102,11 @@ pub fn judge(trial: &mut impl Trial, offers_masked: bool) -> MwaitTest {
         _ if offers_masked => judge_masked(trial),
         _ => MwaitVerdict::Untested,
     };
-    MwaitTest { open, masked, store_wakes: None }
+    MwaitTest {
+        open,
+        masked,
+        store_wakes: None,
+    }
 }
 
 /// The self-test of the CPU that runs this. Interrupts are off, and the handler of `timer` is registered.
@@ -115,7 +119,14 @@ pub fn self_test(timer: &impl OneShot, rate: TickRate) -> MwaitTest {
         return MwaitTest::default();
     }
     let offers_masked = features.mwait.extensions && features.mwait.interrupt_break;
-    judge(&mut hardware::OnThisCpu { timer, rate, word: hardware::Line::default() }, offers_masked)
+    judge(
+        &mut hardware::OnThisCpu {
+            timer,
+            rate,
+            word: hardware::Line::default(),
+        },
+        offers_masked,
+    )
 }
 
 #[cfg(target_os = "none")]
@@ -127,7 +138,9 @@ pub(super) mod hardware {
     /// A word alone in its monitored lines.
     #[derive(Default)]
     #[repr(align(128))]
-    pub(in crate::cpu) struct Line(#[expect(dead_code, reason = "only its address is used")] AtomicU64);
+    pub(in crate::cpu) struct Line(
+        #[expect(dead_code, reason = "only its address is used")] AtomicU64,
+    );
 
     pub(super) struct OnThisCpu<'a, T> {
         pub(super) timer: &'a T,
@@ -176,10 +189,16 @@ pub(super) mod hardware {
 
         fn open(&mut self) -> Try {
             let (_, late) = self.arm();
-            let mut found = Try { returns: 0, timer_seen: false, fault: None };
+            let mut found = Try {
+                returns: 0,
+                timer_seen: false,
+                fault: None,
+            };
             while found.returns < BUSY_RETURNS && regs::rdtsc() < late {
                 // The timer is armed and has not been taken: with interrupts open it ends any sleep.
-                if let Err(fault) = safe::monitor(&self.word).and_then(|()| safe::sti_mwait_cli_probe(false)) {
+                if let Err(fault) =
+                    safe::monitor(&self.word).and_then(|()| safe::sti_mwait_cli_probe(false))
+                {
                     found.fault = Some(fault);
                     break;
                 }
@@ -195,18 +214,25 @@ pub(super) mod hardware {
 
         fn masked_faults(&mut self) -> Option<Fault> {
             let _ = self.arm();
-            let fault = safe::monitor(&self.word).and_then(|()| safe::sti_mwait_cli_probe(true)).err();
+            let fault = safe::monitor(&self.word)
+                .and_then(|()| safe::sti_mwait_cli_probe(true))
+                .err();
             self.settle();
             fault
         }
 
         fn masked(&mut self) -> Try {
             let (due, late) = self.arm();
-            let mut found = Try { returns: 0, timer_seen: false, fault: None };
+            let mut found = Try {
+                returns: 0,
+                timer_seen: false,
+                fault: None,
+            };
             // The interrupt stays pending from `due` on and ends every further MWAIT at once: so the loop ends there,
             // and the window below takes it.
             while found.returns < BUSY_RETURNS && regs::rdtsc() < due {
-                if let Err(fault) = safe::monitor(&self.word).and_then(|()| safe::mwait_probe(true)) {
+                if let Err(fault) = safe::monitor(&self.word).and_then(|()| safe::mwait_probe(true))
+                {
                     found.fault = Some(fault);
                     break;
                 }
@@ -236,11 +262,21 @@ mod tests {
         asked: Vec<&'static str>,
     }
 
-    const SLEEPS: Try = Try { returns: 1, timer_seen: true, fault: None };
+    const SLEEPS: Try = Try {
+        returns: 1,
+        timer_seen: true,
+        fault: None,
+    };
 
     impl Machine {
         fn good() -> Self {
-            Self { timer: true, open: SLEEPS, masked_fault: None, masked: SLEEPS, asked: Vec::new() }
+            Self {
+                timer: true,
+                open: SLEEPS,
+                masked_fault: None,
+                masked: SLEEPS,
+                asked: Vec::new(),
+            }
         }
     }
 
@@ -267,47 +303,92 @@ mod tests {
     fn a_machine_that_sleeps_passes_after_several_tries() {
         let mut machine = Machine::good();
         let test = judge(&mut machine, true);
-        assert_eq!((test.open, test.masked, test.store_wakes), (MwaitVerdict::Works, MwaitVerdict::Works, None));
+        assert_eq!(
+            (test.open, test.masked, test.store_wakes),
+            (MwaitVerdict::Works, MwaitVerdict::Works, None)
+        );
         assert_eq!(machine.asked.iter().filter(|a| **a == "open").count(), 3);
     }
 
     #[test]
     fn without_a_timer_nothing_is_tried() {
-        let mut machine = Machine { timer: false, ..Machine::good() };
+        let mut machine = Machine {
+            timer: false,
+            ..Machine::good()
+        };
         assert_eq!(judge(&mut machine, true), MwaitTest::default());
         assert_eq!(machine.asked, ["timer"]);
     }
 
     #[test]
     fn qemu_with_one_cpu_sleeps_open_and_faults_masked_and_is_never_tried_with_interrupts_off() {
-        let mut machine = Machine { masked_fault: Some(13), ..Machine::good() };
+        let mut machine = Machine {
+            masked_fault: Some(13),
+            ..Machine::good()
+        };
         let test = judge(&mut machine, true);
-        assert_eq!((test.open, test.masked), (MwaitVerdict::Works, MwaitVerdict::GeneralProtection));
+        assert_eq!(
+            (test.open, test.masked),
+            (MwaitVerdict::Works, MwaitVerdict::GeneralProtection)
+        );
         assert!(!machine.asked.contains(&"masked"));
     }
 
     #[test]
     fn qemu_with_two_cpus_never_sleeps() {
-        let busy = Try { returns: BUSY_RETURNS, timer_seen: false, fault: None };
-        let mut machine = Machine { open: busy, masked_fault: Some(13), ..Machine::good() };
+        let busy = Try {
+            returns: BUSY_RETURNS,
+            timer_seen: false,
+            fault: None,
+        };
+        let mut machine = Machine {
+            open: busy,
+            masked_fault: Some(13),
+            ..Machine::good()
+        };
         assert_eq!(judge(&mut machine, true).open, MwaitVerdict::NeverSleeps);
-        assert_eq!(machine.asked.iter().filter(|a| **a == "open").count(), 1, "one bad try is enough");
+        assert_eq!(
+            machine.asked.iter().filter(|a| **a == "open").count(),
+            1,
+            "one bad try is enough"
+        );
     }
 
     #[test]
     fn a_due_timer_that_is_not_taken_drops_the_state() {
-        let deaf = Try { returns: 3, timer_seen: false, fault: None };
-        let mut machine = Machine { open: deaf, masked: deaf, ..Machine::good() };
+        let deaf = Try {
+            returns: 3,
+            timer_seen: false,
+            fault: None,
+        };
+        let mut machine = Machine {
+            open: deaf,
+            masked: deaf,
+            ..Machine::good()
+        };
         let test = judge(&mut machine, true);
-        assert_eq!((test.open, test.masked), (MwaitVerdict::MissesTimer, MwaitVerdict::MissesTimer));
+        assert_eq!(
+            (test.open, test.masked),
+            (MwaitVerdict::MissesTimer, MwaitVerdict::MissesTimer)
+        );
     }
 
     #[test]
     fn a_hidden_mwait_is_not_tried_a_second_way() {
-        let undefined = Try { returns: 0, timer_seen: false, fault: Some(Fault { vector: 6 }) };
-        let mut machine = Machine { open: undefined, ..Machine::good() };
+        let undefined = Try {
+            returns: 0,
+            timer_seen: false,
+            fault: Some(Fault { vector: 6 }),
+        };
+        let mut machine = Machine {
+            open: undefined,
+            ..Machine::good()
+        };
         let test = judge(&mut machine, true);
-        assert_eq!((test.open, test.masked), (MwaitVerdict::InvalidOpcode, MwaitVerdict::InvalidOpcode));
+        assert_eq!(
+            (test.open, test.masked),
+            (MwaitVerdict::InvalidOpcode, MwaitVerdict::InvalidOpcode)
+        );
         assert_eq!(machine.asked, ["timer", "open"]);
     }
 

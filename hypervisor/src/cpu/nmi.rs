@@ -59,7 +59,10 @@ impl NmiState {
     /// NMIs taken so far, and how many of them nobody here had asked for.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
-        (self.count.load(Ordering::Relaxed), self.unknown.load(Ordering::Relaxed))
+        (
+            self.count.load(Ordering::Relaxed),
+            self.unknown.load(Ordering::Relaxed),
+        )
     }
 
     /// Asks for the registers at the next NMI. Gives the ticket for [`Self::answer`].
@@ -95,10 +98,12 @@ impl NmiState {
     /// What the handler does, without the stop.
     pub(super) fn serve(&self, frame: &TrapFrame) {
         #![expect(unsafe_code, reason = "the frame is handed over by a sequence number")]
-        self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.count
+            .store(self.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let asked = self.asked.load(Ordering::Acquire);
         if asked == self.answered.load(Ordering::Relaxed) {
-            self.unknown.store(self.unknown.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            self.unknown
+                .store(self.unknown.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             return;
         }
         // SAFETY: only this CPU's handler writes the frame, NMIs do not nest, and the asker reads it only after
@@ -127,10 +132,16 @@ mod tests {
         let state = NmiState::new();
         let ticket = state.ask();
         assert!(state.answer(ticket).is_none());
-        state.serve(&TrapFrame { rip: 7, ..TrapFrame::default() });
+        state.serve(&TrapFrame {
+            rip: 7,
+            ..TrapFrame::default()
+        });
         assert_eq!(state.answer(ticket).map(|f| f.rip), Some(7));
         let second = state.ask();
-        assert!(state.answer(second).is_none(), "the old frame does not answer a new ticket");
+        assert!(
+            state.answer(second).is_none(),
+            "the old frame does not answer a new ticket"
+        );
         assert_eq!(state.counts(), (1, 0));
     }
 

@@ -4,7 +4,10 @@
 //! print. The others are made by [`new_area`] before their CPU starts and live for ever.
 #![cfg_attr(
     target_os = "none",
-    expect(unsafe_code, reason = "GS base and descriptor tables are raw by nature")
+    expect(
+        unsafe_code,
+        reason = "GS base and descriptor tables are raw by nature"
+    )
 )]
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -137,16 +140,25 @@ impl PerCpu {
     /// Interrupts without a handler so far, and the vector of the last one.
     #[must_use]
     pub fn unexpected(&self) -> (u64, u8) {
-        (self.unexpected.load(Ordering::Relaxed), self.last_unexpected.load(Ordering::Relaxed))
+        (
+            self.unexpected.load(Ordering::Relaxed),
+            self.last_unexpected.load(Ordering::Relaxed),
+        )
     }
 
     pub(super) fn count_interrupt(&self) {
         // Only this CPU writes it, with interrupts off.
-        self.interrupts.store(self.interrupts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.interrupts.store(
+            self.interrupts.load(Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
     }
 
     pub(super) fn count_unexpected(&self, vector: u8) {
-        self.unexpected.store(self.unexpected.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.unexpected.store(
+            self.unexpected.load(Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
         self.last_unexpected.store(vector, Ordering::Relaxed);
     }
 
@@ -179,7 +191,8 @@ impl PerCpu {
 }
 
 /// All areas, by CPU index.
-static AREAS: [AtomicPtr<PerCpu>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
+static AREAS: [AtomicPtr<PerCpu>; MAX_CPUS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
 
 #[cfg(target_os = "none")]
 mod hardware {
@@ -244,7 +257,8 @@ mod hardware {
         }
     }
 
-    const _: () = assert!(core::mem::offset_of!(PerCpu, this) == 0 && size_of::<AtomicPtr<PerCpu>>() == 8);
+    const _: () =
+        assert!(core::mem::offset_of!(PerCpu, this) == 0 && size_of::<AtomicPtr<PerCpu>>() == 8);
 }
 
 #[cfg(target_os = "none")]

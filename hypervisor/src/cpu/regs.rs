@@ -1,7 +1,10 @@
 //! Control registers, TSC and ports: the instructions themselves, with every bit kept.
 //!
 //! The `x86` crate drops bits of CR4 that it does not know, hence these.
-#![expect(unsafe_code, reason = "these are instructions that only assembly can name")]
+#![expect(
+    unsafe_code,
+    reason = "these are instructions that only assembly can name"
+)]
 
 use core::arch::asm;
 
@@ -66,7 +69,9 @@ control_register!(cr4, set_cr4, "cr4");
 pub fn rdtsc() -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: reading the TSC changes nothing. LFENCE keeps it behind earlier loads.
-    unsafe { asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags))
+    };
     u64::from(high) << 32 | u64::from(low)
 }
 

@@ -24,7 +24,9 @@ impl fmt::Display for Fault {
 fn outcome<T>(raised: u64, value: T) -> Result<T, Fault> {
     match raised {
         0 => Ok(value),
-        r => Err(Fault { vector: (r & 0xFF) as u8 }),
+        r => Err(Fault {
+            vector: (r & 0xFF) as u8,
+        }),
     }
 }
 
@@ -194,7 +196,9 @@ mod hardware {
 }
 
 #[cfg(target_os = "none")]
-pub use hardware::{inb, monitor, mwait_probe, peek, peek_u64, rdmsr, sti_mwait_cli_probe, wrmsr, xsetbv};
+pub use hardware::{
+    inb, monitor, mwait_probe, peek, peek_u64, rdmsr, sti_mwait_cli_probe, wrmsr, xsetbv,
+};
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,10 @@
 //! All are called with interrupts off and return with interrupts off. `sti` is always directly followed by
 //! the sleep, so that the STI shadow leaves no moment in which an interrupt could be taken before it; the
 //! second instruction of each such pair is listed for the NMI return path (see [`super::fixup`]).
-#![expect(unsafe_code, reason = "these are instructions that only assembly can name")]
+#![expect(
+    unsafe_code,
+    reason = "these are instructions that only assembly can name"
+)]
 
 use core::arch::asm;
 

@@ -1,5 +1,8 @@
 //! Taking a CPU into Lull's hands: GS base, descriptor tables, control registers.
-#![expect(unsafe_code, reason = "GS base and control registers are set here, once a CPU")]
+#![expect(
+    unsafe_code,
+    reason = "GS base and control registers are set here, once a CPU"
+)]
 
 use spin::Once;
 
@@ -25,7 +28,11 @@ pub fn init_boot_cpu() {
 pub fn init_this_cpu(area: &'static PerCpu) {
     load(area);
     let lacks = Features::of_this_cpu().lacks(features());
-    assert!(lacks.is_empty(), "{} lacks {lacks}, which the first CPU has", area.id());
+    assert!(
+        lacks.is_empty(),
+        "{} lacks {lacks}, which the first CPU has",
+        area.id()
+    );
     protect();
 }
 
@@ -35,7 +42,10 @@ pub fn init_this_cpu(area: &'static PerCpu) {
 /// Before [`init_boot_cpu`].
 #[must_use]
 pub fn features() -> &'static Features {
-    #[expect(clippy::expect_used, reason = "read by the first line of Rust on the boot CPU")]
+    #[expect(
+        clippy::expect_used,
+        reason = "read by the first line of Rust on the boot CPU"
+    )]
     FEATURES.get().expect("the boot CPU has read its features")
 }
 
@@ -59,7 +69,8 @@ pub fn protect() {
             cr4 |= bit;
         }
     }
-    let cr0 = (regs::cr0() | regs::CR0_WP | regs::CR0_NE | regs::CR0_MP) & !(regs::CR0_EM | regs::CR0_TS);
+    let cr0 =
+        (regs::cr0() | regs::CR0_WP | regs::CR0_NE | regs::CR0_MP) & !(regs::CR0_EM | regs::CR0_TS);
     // SAFETY: no page is a user page, so SMEP and SMAP forbid nothing that Lull does; all writes go to pages that
     // are writable.
     unsafe {

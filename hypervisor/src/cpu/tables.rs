@@ -28,16 +28,17 @@ pub const IST_MACHINE_CHECK: u8 = 3;
 #[repr(C, packed(4))]
 #[derive(Clone, Copy)]
 struct TaskState {
-    _reserved0: u32,       // 0x00
-    rsp: [u64; 3],         // 0x04
-    _reserved1: u64,       // 0x1c
-    ist: [u64; 7],         // 0x24
-    _reserved2: [u32; 2],  // 0x5c
-    _reserved3: u16,       // 0x64
-    io_map_base: u16,      // 0x66
+    _reserved0: u32,      // 0x00
+    rsp: [u64; 3],        // 0x04
+    _reserved1: u64,      // 0x1c
+    ist: [u64; 7],        // 0x24
+    _reserved2: [u32; 2], // 0x5c
+    _reserved3: u16,      // 0x64
+    io_map_base: u16,     // 0x66
 }
 
-const _: () = assert!(size_of::<TaskState>() == 104 && core::mem::offset_of!(TaskState, ist) == 0x24);
+const _: () =
+    assert!(size_of::<TaskState>() == 104 && core::mem::offset_of!(TaskState, ist) == 0x24);
 
 /// The descriptor tables of one CPU.
 pub struct Tables {
@@ -91,8 +92,8 @@ const fn gate(address: u64, ist: u8) -> [u64; 2] {
 #[cfg(target_os = "none")]
 mod hardware {
     use super::{
-        CODE, DATA, IST_DOUBLE_FAULT, IST_MACHINE_CHECK, IST_NMI, TSS, Tables, TaskState, UnsafeCell, gate,
-        tss_descriptor,
+        CODE, DATA, IST_DOUBLE_FAULT, IST_MACHINE_CHECK, IST_NMI, TSS, Tables, TaskState,
+        UnsafeCell, gate, tss_descriptor,
     };
     use crate::cpu::percpu::Stacks;
     use core::arch::asm;
@@ -143,9 +144,18 @@ mod hardware {
 
         /// Loads GDT, segments, TSS and IDT on the CPU that runs this; it must own this area.
         pub(in crate::cpu) fn load(&self) {
-            let tss = tss_descriptor(self.tss.get().addr() as u64, size_of::<TaskState>() as u64 - 1);
-            let gdt = TablePointer { limit: 5 * 8 - 1, base: self.gdt.get().addr() as u64 };
-            let idt = TablePointer { limit: 256 * 16 - 1, base: IDT.0.get().addr() as u64 };
+            let tss = tss_descriptor(
+                self.tss.get().addr() as u64,
+                size_of::<TaskState>() as u64 - 1,
+            );
+            let gdt = TablePointer {
+                limit: 5 * 8 - 1,
+                base: self.gdt.get().addr() as u64,
+            };
+            let idt = TablePointer {
+                limit: 256 * 16 - 1,
+                base: IDT.0.get().addr() as u64,
+            };
             // SAFETY: the tables live for ever; the new selectors mean what the old ones meant; the TSS
             // descriptor is written afresh (not busy) before LTR.
             unsafe {

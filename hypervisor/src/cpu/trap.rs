@@ -84,11 +84,31 @@ pub const fn exception_name(vector: u8) -> Option<&'static str> {
 
 impl fmt::Display for TrapFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "  rip {:016x}  cs {:04x}  rflags {:08x}  rsp {:016x}  ss {:04x}", self.rip, self.cs, self.rflags, self.rsp, self.ss)?;
-        writeln!(f, "  rax {:016x}  rbx {:016x}  rcx {:016x}  rdx {:016x}", self.rax, self.rbx, self.rcx, self.rdx)?;
-        writeln!(f, "  rsi {:016x}  rdi {:016x}  rbp {:016x}  r8  {:016x}", self.rsi, self.rdi, self.rbp, self.r8)?;
-        writeln!(f, "  r9  {:016x}  r10 {:016x}  r11 {:016x}  r12 {:016x}", self.r9, self.r10, self.r11, self.r12)?;
-        write!(f, "  r13 {:016x}  r14 {:016x}  r15 {:016x}", self.r13, self.r14, self.r15)
+        writeln!(
+            f,
+            "  rip {:016x}  cs {:04x}  rflags {:08x}  rsp {:016x}  ss {:04x}",
+            self.rip, self.cs, self.rflags, self.rsp, self.ss
+        )?;
+        writeln!(
+            f,
+            "  rax {:016x}  rbx {:016x}  rcx {:016x}  rdx {:016x}",
+            self.rax, self.rbx, self.rcx, self.rdx
+        )?;
+        writeln!(
+            f,
+            "  rsi {:016x}  rdi {:016x}  rbp {:016x}  r8  {:016x}",
+            self.rsi, self.rdi, self.rbp, self.r8
+        )?;
+        writeln!(
+            f,
+            "  r9  {:016x}  r10 {:016x}  r11 {:016x}  r12 {:016x}",
+            self.r9, self.r10, self.r11, self.r12
+        )?;
+        write!(
+            f,
+            "  r13 {:016x}  r14 {:016x}  r15 {:016x}",
+            self.r13, self.r14, self.r15
+        )
     }
 }
 
@@ -140,7 +160,14 @@ mod tests {
 
     #[test]
     fn a_frame_prints_its_registers() {
-        let text = alloc::format!("{}", TrapFrame { rip: 0x1234, r15: 0xabc, ..TrapFrame::default() });
+        let text = alloc::format!(
+            "{}",
+            TrapFrame {
+                rip: 0x1234,
+                r15: 0xabc,
+                ..TrapFrame::default()
+            }
+        );
         assert!(text.contains("rip 0000000000001234"), "{text}");
         assert!(text.ends_with("r15 0000000000000abc"), "{text}");
     }

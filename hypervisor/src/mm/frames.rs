@@ -26,7 +26,10 @@ impl Range {
     /// The range of `len` bytes from `start`; clipped at the end of the address space.
     #[must_use]
     pub const fn new(start: u64, len: u64) -> Self {
-        Self { start, end: start.saturating_add(len) }
+        Self {
+            start,
+            end: start.saturating_add(len),
+        }
     }
 
     /// Length in bytes.
@@ -60,7 +63,10 @@ impl Range {
             Some(start) => start,
             None => self.end,
         };
-        Self { start, end: self.end / FRAME * FRAME }
+        Self {
+            start,
+            end: self.end / FRAME * FRAME,
+        }
     }
 
     /// The whole frames that touch it: the start rounded down, the end rounded up.
@@ -70,7 +76,10 @@ impl Range {
             Some(end) => end,
             None => u64::MAX / FRAME * FRAME,
         };
-        Self { start: self.start / FRAME * FRAME, end }
+        Self {
+            start: self.start / FRAME * FRAME,
+            end,
+        }
     }
 }
 
@@ -102,9 +111,16 @@ impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfMemory { size, align } => {
-                write!(f, "no free block of {} KiB (aligned to {} KiB)", size / 1024, align / 1024)
+                write!(
+                    f,
+                    "no free block of {} KiB (aligned to {} KiB)",
+                    size / 1024,
+                    align / 1024
+                )
             }
-            Self::BadRequest => f.write_str("a block needs a size, and an alignment that is a power of two"),
+            Self::BadRequest => {
+                f.write_str("a block needs a size, and an alignment that is a power of two")
+            }
             Self::NotAllocated(r) => write!(f, "{r} was not allocated"),
             Self::TooFragmented(r) => write!(f, "{r} is lost: more than {MAX_RANGES} free ranges"),
         }
@@ -123,7 +139,9 @@ impl Frames {
     /// Nothing is free.
     #[must_use]
     pub const fn new() -> Self {
-        Self { free: ArrayVec::new_const() }
+        Self {
+            free: ArrayVec::new_const(),
+        }
     }
 
     /// Bytes that are free.
@@ -149,7 +167,10 @@ impl Frames {
     /// # Errors
     /// Part of it is free already, it is not whole frames, or there is no room to remember it.
     pub fn release(&mut self, range: Range) -> Result<(), FrameError> {
-        if range.is_empty() || range.start % FRAME != 0 || range.end % FRAME != 0 {
+        if range.is_empty()
+            || !range.start.is_multiple_of(FRAME)
+            || !range.end.is_multiple_of(FRAME)
+        {
             return Err(FrameError::NotAllocated(range));
         }
         let at = self.free.partition_point(|r| r.end <= range.start);
@@ -157,7 +178,10 @@ impl Frames {
             return Err(FrameError::NotAllocated(range));
         }
         let joins_before = at > 0 && self.free[at - 1].end == range.start;
-        let joins_after = self.free.get(at).is_some_and(|next| next.start == range.end);
+        let joins_after = self
+            .free
+            .get(at)
+            .is_some_and(|next| next.start == range.end);
         match (joins_before, joins_after) {
             (true, true) => {
                 self.free[at - 1].end = self.free[at].end;
@@ -166,7 +190,9 @@ impl Frames {
             (true, false) => self.free[at - 1].end = range.end,
             (false, true) => self.free[at].start = range.start,
             (false, false) => {
-                self.free.try_insert(at, range).map_err(|_| FrameError::TooFragmented(range))?;
+                self.free
+                    .try_insert(at, range)
+                    .map_err(|_| FrameError::TooFragmented(range))?;
             }
         }
         Ok(())
@@ -197,8 +223,16 @@ impl Frames {
     ///
     /// # Errors
     /// There is no such block.
-    pub fn allocate_below(&mut self, size: u64, align: u64, limit: u64) -> Result<Range, FrameError> {
-        let size = size.checked_next_multiple_of(FRAME).filter(|s| *s != 0).ok_or(FrameError::BadRequest)?;
+    pub fn allocate_below(
+        &mut self,
+        size: u64,
+        align: u64,
+        limit: u64,
+    ) -> Result<Range, FrameError> {
+        let size = size
+            .checked_next_multiple_of(FRAME)
+            .filter(|s| *s != 0)
+            .ok_or(FrameError::BadRequest)?;
         if !align.is_power_of_two() {
             return Err(FrameError::BadRequest);
         }
@@ -210,12 +244,22 @@ impl Frames {
         };
         let fit_high = |r: &Range| {
             let start = r.end.min(limit).checked_sub(size)? / align * align;
-            (start >= r.start).then_some(Range { start, end: start + size })
+            (start >= r.start).then_some(Range {
+                start,
+                end: start + size,
+            })
         };
         let found = if size >= LARGE {
-            self.free.iter().enumerate().find_map(|(i, r)| Some((i, fit_low(r)?)))
+            self.free
+                .iter()
+                .enumerate()
+                .find_map(|(i, r)| Some((i, fit_low(r)?)))
         } else {
-            self.free.iter().enumerate().rev().find_map(|(i, r)| Some((i, fit_high(r)?)))
+            self.free
+                .iter()
+                .enumerate()
+                .rev()
+                .find_map(|(i, r)| Some((i, fit_high(r)?)))
         };
         let (at, block) = found.ok_or(FrameError::OutOfMemory { size, align })?;
         self.cut(at, block)?;
@@ -225,8 +269,14 @@ impl Frames {
     /// Removes `range` from the free range `at`, which it overlaps.
     fn cut(&mut self, at: usize, range: Range) -> Result<(), FrameError> {
         let whole = self.free[at];
-        let before = Range { start: whole.start, end: range.start.max(whole.start) };
-        let after = Range { start: range.end.min(whole.end), end: whole.end };
+        let before = Range {
+            start: whole.start,
+            end: range.start.max(whole.start),
+        };
+        let after = Range {
+            start: range.end.min(whole.end),
+            end: whole.end,
+        };
         match (before.is_empty(), after.is_empty()) {
             (true, true) => {
                 self.free.remove(at);
@@ -234,7 +284,9 @@ impl Frames {
             (false, true) => self.free[at] = before,
             (true, false) => self.free[at] = after,
             (false, false) => {
-                self.free.try_insert(at + 1, after).map_err(|_| FrameError::TooFragmented(after))?;
+                self.free
+                    .try_insert(at + 1, after)
+                    .map_err(|_| FrameError::TooFragmented(after))?;
                 self.free[at] = before;
             }
         }
@@ -264,15 +316,27 @@ mod tests {
     #[test]
     fn neighbours_become_one() {
         let frames = with(&[(0x1000, 0x2000), (0x3000, 0x4000), (0x2000, 0x3000)]);
-        assert_eq!(frames.ranges(), [Range { start: 0x1000, end: 0x4000 }]);
+        assert_eq!(
+            frames.ranges(),
+            [Range {
+                start: 0x1000,
+                end: 0x4000
+            }]
+        );
     }
 
     #[test]
     fn a_block_is_not_freed_twice() {
         let mut frames = with(&[(0x1000, 0x4000)]);
-        let twice = Range { start: 0x3000, end: 0x5000 };
+        let twice = Range {
+            start: 0x3000,
+            end: 0x5000,
+        };
         assert_eq!(frames.release(twice), Err(FrameError::NotAllocated(twice)));
-        let odd = Range { start: 0x8001, end: 0x9000 };
+        let odd = Range {
+            start: 0x8001,
+            end: 0x9000,
+        };
         assert_eq!(frames.release(odd), Err(FrameError::NotAllocated(odd)));
         assert_eq!(frames.free_bytes(), 0x3000);
     }
@@ -280,16 +344,46 @@ mod tests {
     #[test]
     fn small_blocks_come_from_the_top_and_large_ones_from_the_bottom() {
         let mut frames = with(&[(0x10_0000, 0x100_0000)]);
-        assert_eq!(frames.allocate(1, 1).unwrap(), Range { start: 0xff_f000, end: 0x100_0000 });
-        assert_eq!(frames.allocate(LARGE, LARGE).unwrap(), Range { start: 0x20_0000, end: 0x40_0000 });
-        assert_eq!(frames.allocate_below(0x1000, 1, 0x20_0000).unwrap(), Range { start: 0x1f_f000, end: 0x20_0000 });
+        assert_eq!(
+            frames.allocate(1, 1).unwrap(),
+            Range {
+                start: 0xff_f000,
+                end: 0x100_0000
+            }
+        );
+        assert_eq!(
+            frames.allocate(LARGE, LARGE).unwrap(),
+            Range {
+                start: 0x20_0000,
+                end: 0x40_0000
+            }
+        );
+        assert_eq!(
+            frames.allocate_below(0x1000, 1, 0x20_0000).unwrap(),
+            Range {
+                start: 0x1f_f000,
+                end: 0x20_0000
+            }
+        );
     }
 
     #[test]
     fn what_does_not_fit_is_an_error_and_takes_nothing() {
         let mut frames = with(&[(0x10_0000, 0x30_0000)]);
-        assert_eq!(frames.allocate(4 << 20, 1), Err(FrameError::OutOfMemory { size: 4 << 20, align: FRAME }));
-        assert_eq!(frames.allocate(LARGE, 1 << 30), Err(FrameError::OutOfMemory { size: LARGE, align: 1 << 30 }));
+        assert_eq!(
+            frames.allocate(4 << 20, 1),
+            Err(FrameError::OutOfMemory {
+                size: 4 << 20,
+                align: FRAME
+            })
+        );
+        assert_eq!(
+            frames.allocate(LARGE, 1 << 30),
+            Err(FrameError::OutOfMemory {
+                size: LARGE,
+                align: 1 << 30
+            })
+        );
         assert_eq!(frames.allocate(0, 1), Err(FrameError::BadRequest));
         assert_eq!(frames.allocate(u64::MAX, 1), Err(FrameError::BadRequest));
         assert_eq!(frames.allocate(1, 3), Err(FrameError::BadRequest));
@@ -299,8 +393,25 @@ mod tests {
     #[test]
     fn reserving_rounds_outwards_and_spans_ranges() {
         let mut frames = with(&[(0x1000, 0x4000), (0x6000, 0x9000)]);
-        frames.reserve(Range { start: 0x2fff, end: 0x6001 }).unwrap();
-        assert_eq!(frames.ranges(), [Range { start: 0x1000, end: 0x2000 }, Range { start: 0x7000, end: 0x9000 }]);
+        frames
+            .reserve(Range {
+                start: 0x2fff,
+                end: 0x6001,
+            })
+            .unwrap();
+        assert_eq!(
+            frames.ranges(),
+            [
+                Range {
+                    start: 0x1000,
+                    end: 0x2000
+                },
+                Range {
+                    start: 0x7000,
+                    end: 0x9000
+                }
+            ]
+        );
     }
 
     proptest! {

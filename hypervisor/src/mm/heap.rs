@@ -6,10 +6,10 @@
 
 use core::alloc::Layout;
 
+use talc::TalcLock;
 use talc::base::Talc;
 use talc::base::binning::Binning;
 use talc::source::Source;
-use talc::TalcLock;
 
 use super::frames::LARGE;
 
@@ -24,11 +24,21 @@ struct FrameSource;
 unsafe impl Source for FrameSource {
     fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: Layout) -> Result<(), ()> {
         // Talc's own tables and headers need some of it.
-        let size = (layout.size() as u64).checked_add(layout.align() as u64 + 64 * 1024).ok_or(())?.max(STEP);
+        let size = (layout.size() as u64)
+            .checked_add(layout.align() as u64 + 64 * 1024)
+            .ok_or(())?
+            .max(STEP);
         let block = super::allocate_unzeroed(size, LARGE).map_err(|_| ())?;
         let len = usize::try_from(block.len()).map_err(|_| ())?;
         // SAFETY: the block is ours alone from now on, mapped and writable (all free RAM is).
-        unsafe { talc.claim(core::ptr::with_exposed_provenance_mut(block.start as usize), len) }.map(|_| ()).ok_or(())
+        unsafe {
+            talc.claim(
+                core::ptr::with_exposed_provenance_mut(block.start as usize),
+                len,
+            )
+        }
+        .map(|_| ())
+        .ok_or(())
     }
 }
 

@@ -51,13 +51,26 @@ impl fmt::Display for MmError {
                 LEAST_MEMORY >> 20
             ),
             Self::ImageNotInMemory(r) => {
-                write!(f, "the image at {r} is not inside usable memory: the memory map of the loader is wrong")
+                write!(
+                    f,
+                    "the image at {r} is not inside usable memory: the memory map of the loader is wrong"
+                )
             }
             Self::ModuleNotInMemory(r) => {
-                write!(f, "the boot module at {r} is not inside usable memory: the memory map of the loader is wrong")
+                write!(
+                    f,
+                    "the boot module at {r} is not inside usable memory: the memory map of the loader is wrong"
+                )
             }
-            Self::ModuleOverImage(r) => write!(f, "the boot module at {r} overlaps the image at {}", image()),
-            Self::BadRange(r) => write!(f, "{r} cannot be mapped: it is empty, too high, or memory in use"),
+            Self::ModuleOverImage(r) => write!(
+                f,
+                "the boot module at {r} overlaps the image at {}",
+                image()
+            ),
+            Self::BadRange(r) => write!(
+                f,
+                "{r} cannot be mapped: it is empty, too high, or memory in use"
+            ),
             Self::Frames(e) => e.fmt(f),
         }
     }
@@ -93,7 +106,10 @@ unsafe extern "C" {
 
 macro_rules! between {
     ($start:ident, $end:ident) => {
-        Range { start: (&raw const $start).addr() as u64, end: (&raw const $end).addr() as u64 }
+        Range {
+            start: (&raw const $start).addr() as u64,
+            end: (&raw const $end).addr() as u64,
+        }
     };
 }
 
@@ -117,7 +133,7 @@ struct Memory {
 
 impl Memory {
     fn entry(table: u64, index: usize) -> *mut u64 {
-        debug_assert!(index < ENTRIES && table % FRAME == 0);
+        debug_assert!(index < ENTRIES && table.is_multiple_of(FRAME));
         core::ptr::with_exposed_provenance_mut::<u64>(table as usize).wrapping_add(index)
     }
 }
@@ -151,7 +167,12 @@ impl Tables for Memory {
 /// The memory map, the image and the modules do not fit together, or there is too little memory.
 pub fn init(boot: &BootInfo, giant_pages: bool) -> Result<(), MmError> {
     let image = image();
-    let usable = || boot.memory.iter().filter(|m| m.kind == MemoryKind::Usable).map(|m| m.range);
+    let usable = || {
+        boot.memory
+            .iter()
+            .filter(|m| m.kind == MemoryKind::Usable)
+            .map(|m| m.range)
+    };
     let total: u64 = usable().map(|r| r.frames_inside().len()).sum();
     TOTAL.store(total, Ordering::Relaxed);
     if total < LEAST_MEMORY {
@@ -172,13 +193,20 @@ pub fn init(boot: &BootInfo, giant_pages: bool) -> Result<(), MmError> {
         let mut frames = FRAMES.lock();
         // What the boot tables do not map comes after the switch.
         for range in usable() {
-            let inside = Range { start: range.start, end: range.end.min(BOOT_MAPPED) }.frames_inside();
+            let inside = Range {
+                start: range.start,
+                end: range.end.min(BOOT_MAPPED),
+            }
+            .frames_inside();
             if !inside.is_empty() {
                 frames.release(inside)?;
             }
         }
         // Page 0 stays unmapped, so that null pointers fault.
-        frames.reserve(Range { start: 0, end: FRAME })?;
+        frames.reserve(Range {
+            start: 0,
+            end: FRAME,
+        })?;
         frames.reserve(image)?;
         for module in &boot.modules {
             frames.reserve(module.range)?;
@@ -187,7 +215,11 @@ pub fn init(boot: &BootInfo, giant_pages: bool) -> Result<(), MmError> {
     build(boot, giant_pages)?;
     let mut frames = FRAMES.lock();
     for range in usable() {
-        let above = Range { start: range.start.max(BOOT_MAPPED), end: range.end.min(paging::END) }.frames_inside();
+        let above = Range {
+            start: range.start.max(BOOT_MAPPED),
+            end: range.end.min(paging::END),
+        }
+        .frames_inside();
         if !above.is_empty() {
             frames.release(above)?;
         }
@@ -208,19 +240,36 @@ fn build(boot: &BootInfo, giant_pages: bool) -> Result<(), MmError> {
         match part.kind {
             MemoryKind::Usable => map(part.range, Some(Access::Data))?,
             MemoryKind::Acpi => map(part.range, Some(Access::ReadOnly))?,
-            MemoryKind::Reserved if near_memory(boot, part.range) => map(part.range, Some(Access::ReadOnly))?,
+            MemoryKind::Reserved if near_memory(boot, part.range) => {
+                map(part.range, Some(Access::ReadOnly))?
+            }
             MemoryKind::Reserved => {}
         }
     }
     // The BIOS area, where the firmware's root pointer is searched.
-    map(Range { start: 0xE_0000, end: 0x10_0000 }, Some(Access::ReadOnly))?;
-    map(Range { start: 0, end: FRAME }, None)?;
+    map(
+        Range {
+            start: 0xE_0000,
+            end: 0x10_0000,
+        },
+        Some(Access::ReadOnly),
+    )?;
+    map(
+        Range {
+            start: 0,
+            end: FRAME,
+        },
+        None,
+    )?;
     for module in &boot.modules {
         map(module.range, Some(Access::ReadOnly))?;
     }
     map(image(), Some(Access::ReadOnly))?;
     map(between!(__text_start, __text_end), Some(Access::Code))?;
-    map(between!(__rodata_start, __rodata_end), Some(Access::ReadOnly))?;
+    map(
+        between!(__rodata_start, __rodata_end),
+        Some(Access::ReadOnly),
+    )?;
     map(between!(__data_start, __data_end), Some(Access::Data))?;
     let guard = boot_stack().guard();
     map(Range::new(guard, GUARD), None)?;
@@ -235,7 +284,8 @@ fn build(boot: &BootInfo, giant_pages: bool) -> Result<(), MmError> {
 fn near_memory(boot: &BootInfo, range: Range) -> bool {
     range.len() <= FIRMWARE_MAX
         && boot.memory.iter().any(|m| {
-            m.kind != MemoryKind::Reserved && (m.range.end == range.start || m.range.start == range.end)
+            m.kind != MemoryKind::Reserved
+                && (m.range.end == range.start || m.range.start == range.end)
         })
 }
 
@@ -284,7 +334,8 @@ pub fn allocate_below(size: u64, align: u64, limit: u64) -> Result<Range, FrameE
     let block = FRAMES.lock().allocate_below(size, align, limit)?;
     // SAFETY: the block is free memory of our own, mapped writable.
     unsafe {
-        core::ptr::with_exposed_provenance_mut::<u8>(block.start as usize).write_bytes(0, block.len() as usize);
+        core::ptr::with_exposed_provenance_mut::<u8>(block.start as usize)
+            .write_bytes(0, block.len() as usize);
     }
     Ok(block)
 }
@@ -312,7 +363,11 @@ pub fn release(block: Range) -> Result<(), FrameError> {
 /// No frame for a table, or the range would leave the rules (see [`MmError::BadRange`]).
 pub fn set_access(range: Range, access: Option<Access>) -> Result<(), MmError> {
     let range = range.frames_around();
-    if range.is_empty() || range.end > paging::END || range.start < FRAME || range.overlaps(&image()) {
+    if range.is_empty()
+        || range.end > paging::END
+        || range.start < FRAME
+        || range.overlaps(&image())
+    {
         return Err(MmError::BadRange(range));
     }
     let mut tables = TABLES.lock();
@@ -359,7 +414,9 @@ fn map_other(address: u64, len: u64, access: Access) -> Result<u64, MmError> {
         match paging::find(&*tables, root(), at) {
             // New: nothing to drop, a CPU caches no translation that does not exist.
             None => paging::set(&mut *tables, root(), Range::new(at, FRAME), Some(access))?,
-            Some(page) if access == Access::Device && !page.device => return Err(MmError::BadRange(range)),
+            Some(page) if access == Access::Device && !page.device => {
+                return Err(MmError::BadRange(range));
+            }
             Some(_) => {}
         }
         at += FRAME;
@@ -454,14 +511,19 @@ pub fn check_wx() -> Report {
         }
         *(match page {
             paging::Page { device: true, .. } => &mut report.device,
-            paging::Page { executable: true, .. } => &mut report.executable,
+            paging::Page {
+                executable: true, ..
+            } => &mut report.executable,
             paging::Page { writable: true, .. } => &mut report.writable,
             _ => &mut report.read_only,
         }) += page.size;
     });
-    let guards = crate::cpu::all().filter_map(|c| c.stacks()).flat_map(|s| s.all());
-    report.guard_mapped =
-        guards.map(|(_, stack)| stack.guard()).find(|g| paging::find(&*tables, root(), *g).is_some());
+    let guards = crate::cpu::all()
+        .filter_map(|c| c.stacks())
+        .flat_map(|s| s.all());
+    report.guard_mapped = guards
+        .map(|(_, stack)| stack.guard())
+        .find(|g| paging::find(&*tables, root(), *g).is_some());
     report
 }
 

@@ -61,14 +61,20 @@ impl Access {
             Self::Code => p,
             Self::ReadOnly => p.union(nx),
             Self::Data => p.union(nx).union(Entry::WRITABLE),
-            Self::Device => {
-                p.union(nx).union(Entry::WRITABLE).union(Entry::CACHE_DISABLE).union(Entry::WRITE_THROUGH)
-            }
+            Self::Device => p
+                .union(nx)
+                .union(Entry::WRITABLE)
+                .union(Entry::CACHE_DISABLE)
+                .union(Entry::WRITE_THROUGH),
         }
     }
 
     const fn of(entry: Entry) -> Self {
-        match (entry.contains(Entry::NO_EXECUTE), entry.contains(Entry::WRITABLE), entry.contains(Entry::CACHE_DISABLE)) {
+        match (
+            entry.contains(Entry::NO_EXECUTE),
+            entry.contains(Entry::WRITABLE),
+            entry.contains(Entry::CACHE_DISABLE),
+        ) {
             (false, ..) => Self::Code,
             (true, false, _) => Self::ReadOnly,
             (true, true, false) => Self::Data,
@@ -108,16 +114,30 @@ fn index(address: u64, level: u32) -> usize {
 ///
 /// # Errors
 /// No memory for a table; what was done until then stays.
-pub fn set<T: Tables>(tables: &mut T, root: u64, range: Range, access: Option<Access>) -> Result<(), FrameError> {
+pub fn set<T: Tables>(
+    tables: &mut T,
+    root: u64,
+    range: Range,
+    access: Option<Access>,
+) -> Result<(), FrameError> {
     let range = range.frames_around();
-    let range = Range { start: range.start, end: range.end.min(END) };
+    let range = Range {
+        start: range.start,
+        end: range.end.min(END),
+    };
     if range.is_empty() {
         return Ok(());
     }
     set_in(tables, root, LEVELS, range, access)
 }
 
-fn set_in<T: Tables>(t: &mut T, table: u64, level: u32, range: Range, access: Option<Access>) -> Result<(), FrameError> {
+fn set_in<T: Tables>(
+    t: &mut T,
+    table: u64,
+    level: u32,
+    range: Range,
+    access: Option<Access>,
+) -> Result<(), FrameError> {
     let mut at = range.start;
     while at < range.end {
         let base = at / span(level) * span(level);
@@ -131,8 +151,21 @@ fn set_in<T: Tables>(t: &mut T, table: u64, level: u32, range: Range, access: Op
         } else if access.is_none() && !old.contains(Entry::PRESENT) {
             // Nothing there to unmap.
         } else {
-            let below = if is_table { (old & Entry::ADDRESS).bits() } else { split(t, table, i, level, old)? };
-            set_in(t, below, level - 1, Range { start: at, end: next }, access)?;
+            let below = if is_table {
+                (old & Entry::ADDRESS).bits()
+            } else {
+                split(t, table, i, level, old)?
+            };
+            set_in(
+                t,
+                below,
+                level - 1,
+                Range {
+                    start: at,
+                    end: next,
+                },
+                access,
+            )?;
         }
         at = next;
     }
@@ -146,7 +179,13 @@ fn leaf(base: u64, level: u32, access: Option<Access>) -> u64 {
 }
 
 /// Puts a table in the place of entry `i`: empty, or with the page that was there in smaller pages.
-fn split<T: Tables>(t: &mut T, table: u64, i: usize, level: u32, old: Entry) -> Result<u64, FrameError> {
+fn split<T: Tables>(
+    t: &mut T,
+    table: u64,
+    i: usize,
+    level: u32,
+    old: Entry,
+) -> Result<u64, FrameError> {
     let new = t.allocate()?;
     if old.contains(Entry::PRESENT) {
         let base = (old & Entry::ADDRESS).bits() / span(level) * span(level);
@@ -183,7 +222,14 @@ pub fn walk<T: Tables>(tables: &T, root: u64, each: &mut impl FnMut(Page)) {
     walk_in(tables, root, LEVELS, 0, (true, true), each);
 }
 
-fn walk_in<T: Tables>(t: &T, table: u64, level: u32, base: u64, rights: (bool, bool), each: &mut impl FnMut(Page)) {
+fn walk_in<T: Tables>(
+    t: &T,
+    table: u64,
+    level: u32,
+    base: u64,
+    rights: (bool, bool),
+    each: &mut impl FnMut(Page),
+) {
     for i in 0..ENTRIES {
         let entry = Entry::from_bits_retain(t.read(table, i));
         if !entry.contains(Entry::PRESENT) {
@@ -196,7 +242,14 @@ fn walk_in<T: Tables>(t: &T, table: u64, level: u32, base: u64, rights: (bool, b
         if level == 1 || entry.contains(Entry::LARGE) {
             let physical = target / span(level) * span(level);
             let device = entry.contains(Entry::CACHE_DISABLE);
-            each(Page { address, physical, size: span(level), writable, executable, device });
+            each(Page {
+                address,
+                physical,
+                size: span(level),
+                writable,
+                executable,
+                device,
+            });
         } else {
             walk_in(t, target, level - 1, address, (writable, executable), each);
         }
@@ -212,7 +265,10 @@ pub fn find<T: Tables>(tables: &T, root: u64, address: u64) -> Option<Page> {
         if !entry.contains(Entry::PRESENT) {
             return None;
         }
-        rights = (rights.0 && entry.contains(Entry::WRITABLE), rights.1 && !entry.contains(Entry::NO_EXECUTE));
+        rights = (
+            rights.0 && entry.contains(Entry::WRITABLE),
+            rights.1 && !entry.contains(Entry::NO_EXECUTE),
+        );
         let target = (entry & Entry::ADDRESS).bits();
         if level == 1 || entry.contains(Entry::LARGE) {
             return Some(Page {

@@ -11,7 +11,11 @@ struct Memory {
 
 impl Memory {
     fn new(giant: bool) -> (Self, u64) {
-        let mut memory = Self { tables: Vec::new(), room: 10_000, giant };
+        let mut memory = Self {
+            tables: Vec::new(),
+            room: 10_000,
+            giant,
+        };
         let root = memory.allocate().unwrap();
         (memory, root)
     }
@@ -26,7 +30,10 @@ impl Tables for Memory {
     }
     fn allocate(&mut self) -> Result<u64, FrameError> {
         if self.tables.len() == self.room {
-            return Err(FrameError::OutOfMemory { size: FRAME, align: FRAME });
+            return Err(FrameError::OutOfMemory {
+                size: FRAME,
+                align: FRAME,
+            });
         }
         self.tables.push([0; ENTRIES]);
         Ok((self.tables.len() as u64 - 1) * FRAME)
@@ -45,7 +52,16 @@ fn sizes(memory: &Memory, root: u64) -> Vec<(u64, u64)> {
 #[test]
 fn the_largest_pages_that_fit_are_used() {
     let (mut memory, root) = Memory::new(true);
-    set(&mut memory, root, Range { start: 0x3fdf_f000, end: 0x8020_1000 }, Some(Access::Data)).unwrap();
+    set(
+        &mut memory,
+        root,
+        Range {
+            start: 0x3fdf_f000,
+            end: 0x8020_1000,
+        },
+        Some(Access::Data),
+    )
+    .unwrap();
     assert_eq!(
         sizes(&memory, root),
         [
@@ -57,19 +73,53 @@ fn the_largest_pages_that_fit_are_used() {
         ]
     );
     let (mut memory, root) = Memory::new(false);
-    set(&mut memory, root, Range { start: 0x4000_0000, end: 0x8000_0000 }, Some(Access::Data)).unwrap();
-    assert_eq!(sizes(&memory, root).len(), 512, "2 MiB pages where the CPU has no 1 GiB ones");
+    set(
+        &mut memory,
+        root,
+        Range {
+            start: 0x4000_0000,
+            end: 0x8000_0000,
+        },
+        Some(Access::Data),
+    )
+    .unwrap();
+    assert_eq!(
+        sizes(&memory, root).len(),
+        512,
+        "2 MiB pages where the CPU has no 1 GiB ones"
+    );
 }
 
 #[test]
 fn a_guard_page_is_cut_out_of_a_large_page_and_nothing_else_changes() {
     let (mut memory, root) = Memory::new(true);
-    set(&mut memory, root, Range { start: 0, end: 1 << 30 }, Some(Access::Data)).unwrap();
-    set(&mut memory, root, Range { start: 0x20_3000, end: 0x20_4000 }, None).unwrap();
+    set(
+        &mut memory,
+        root,
+        Range {
+            start: 0,
+            end: 1 << 30,
+        },
+        Some(Access::Data),
+    )
+    .unwrap();
+    set(
+        &mut memory,
+        root,
+        Range {
+            start: 0x20_3000,
+            end: 0x20_4000,
+        },
+        None,
+    )
+    .unwrap();
     assert_eq!(find(&memory, root, 0x20_3fff), None);
     for address in [0x20_2fff, 0x20_4000, 0x40_0000, 0x3fff_ffff] {
         let page = find(&memory, root, address).unwrap();
-        assert!(page.writable && !page.executable && page.physical == page.address, "{page:x?}");
+        assert!(
+            page.writable && !page.executable && page.physical == page.address,
+            "{page:x?}"
+        );
     }
     assert_eq!(find(&memory, root, 0x20_4000).unwrap().size, FRAME);
     assert_eq!(find(&memory, root, 0x40_0000).unwrap().size, 2 << 20);
@@ -78,8 +128,14 @@ fn a_guard_page_is_cut_out_of_a_large_page_and_nothing_else_changes() {
 #[test]
 fn each_access_has_its_rights() {
     let (mut memory, root) = Memory::new(true);
-    let frame = |n: u64| Range { start: n * FRAME, end: (n + 1) * FRAME };
-    for (n, access) in [Access::Code, Access::ReadOnly, Access::Data, Access::Device].into_iter().enumerate() {
+    let frame = |n: u64| Range {
+        start: n * FRAME,
+        end: (n + 1) * FRAME,
+    };
+    for (n, access) in [Access::Code, Access::ReadOnly, Access::Data, Access::Device]
+        .into_iter()
+        .enumerate()
+    {
         set(&mut memory, root, frame(n as u64), Some(access)).unwrap();
     }
     let rights = |n: u64| {
@@ -95,8 +151,26 @@ fn each_access_has_its_rights() {
 #[test]
 fn splitting_keeps_device_memory_uncached() {
     let (mut memory, root) = Memory::new(true);
-    set(&mut memory, root, Range { start: 0, end: 1 << 30 }, Some(Access::Device)).unwrap();
-    set(&mut memory, root, Range { start: 0, end: FRAME }, Some(Access::ReadOnly)).unwrap();
+    set(
+        &mut memory,
+        root,
+        Range {
+            start: 0,
+            end: 1 << 30,
+        },
+        Some(Access::Device),
+    )
+    .unwrap();
+    set(
+        &mut memory,
+        root,
+        Range {
+            start: 0,
+            end: FRAME,
+        },
+        Some(Access::ReadOnly),
+    )
+    .unwrap();
     assert!(find(&memory, root, FRAME).unwrap().device);
     assert!(find(&memory, root, 5 << 21).unwrap().device);
 }
@@ -105,14 +179,37 @@ fn splitting_keeps_device_memory_uncached() {
 fn running_out_of_tables_is_an_error() {
     let (mut memory, root) = Memory::new(true);
     memory.room = 2;
-    let full = set(&mut memory, root, Range { start: 0, end: FRAME }, Some(Access::Data));
-    assert_eq!(full, Err(FrameError::OutOfMemory { size: FRAME, align: FRAME }));
+    let full = set(
+        &mut memory,
+        root,
+        Range {
+            start: 0,
+            end: FRAME,
+        },
+        Some(Access::Data),
+    );
+    assert_eq!(
+        full,
+        Err(FrameError::OutOfMemory {
+            size: FRAME,
+            align: FRAME
+        })
+    );
 }
 
 #[test]
 fn addresses_beyond_the_lower_half_are_left_out() {
     let (mut memory, root) = Memory::new(true);
-    set(&mut memory, root, Range { start: END - FRAME, end: u64::MAX }, Some(Access::Data)).unwrap();
+    set(
+        &mut memory,
+        root,
+        Range {
+            start: END - FRAME,
+            end: u64::MAX,
+        },
+        Some(Access::Data),
+    )
+    .unwrap();
     assert_eq!(sizes(&memory, root), [(END - FRAME, FRAME)]);
 }
 

@@ -55,9 +55,17 @@ mod tests {
     #[test]
     fn the_guard_page_is_below_and_not_inside() {
         let stack = Stack::new(0x5000, 0x4000);
-        assert_eq!((stack.guard(), stack.bottom(), stack.top()), (0x4000, 0x5000, 0x9000));
+        assert_eq!(
+            (stack.guard(), stack.bottom(), stack.top()),
+            (0x4000, 0x5000, 0x9000)
+        );
         assert!(stack.contains(0x5000) && stack.contains(0x8fff));
         assert!(!stack.contains(0x9000) && !stack.contains(0x4fff));
-        assert!(stack.guards(0x4fff) && stack.guards(0x4000) && !stack.guards(0x3fff) && !stack.guards(0x5000));
+        assert!(
+            stack.guards(0x4fff)
+                && stack.guards(0x4000)
+                && !stack.guards(0x3fff)
+                && !stack.guards(0x5000)
+        );
     }
 }

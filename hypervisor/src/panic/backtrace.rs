@@ -15,7 +15,7 @@ pub const MAX_FRAMES: usize = 32;
 /// misaligned frame pointer, at one that does not go up, or after [`MAX_FRAMES`].
 pub fn walk(mut rbp: u64, read: impl Fn(u64) -> Option<u64>, mut each: impl FnMut(u64)) {
     for _ in 0..MAX_FRAMES {
-        if rbp == 0 || rbp % 8 != 0 {
+        if rbp == 0 || !rbp.is_multiple_of(8) {
             return;
         }
         let (Some(next), Some(address)) = (read(rbp), rbp.checked_add(8).and_then(&read)) else {
@@ -33,8 +33,18 @@ pub fn walk(mut rbp: u64, read: impl Fn(u64) -> Option<u64>, mut each: impl FnMu
 }
 
 /// Writes one line of a backtrace. `is_call` for return addresses: the call lies just before them.
-pub fn line(out: &mut dyn fmt::Write, depth: usize, address: u64, is_call: bool, symbols: Option<&Symbols<'_>>) -> fmt::Result {
-    let inside = if is_call { address.saturating_sub(1) } else { address };
+pub fn line(
+    out: &mut dyn fmt::Write,
+    depth: usize,
+    address: u64,
+    is_call: bool,
+    symbols: Option<&Symbols<'_>>,
+) -> fmt::Result {
+    let inside = if is_call {
+        address.saturating_sub(1)
+    } else {
+        address
+    };
     match symbols.and_then(|s| s.lookup(inside)) {
         Some((name, offset)) => {
             let offset = offset + u32::from(is_call);
@@ -51,7 +61,11 @@ mod tests {
 
     fn frames(memory: &[(u64, u64)], rbp: u64) -> Vec<u64> {
         let mut found = Vec::new();
-        walk(rbp, |a| memory.iter().find(|(at, _)| *at == a).map(|(_, v)| *v), |a| found.push(a));
+        walk(
+            rbp,
+            |a| memory.iter().find(|(at, _)| *at == a).map(|(_, v)| *v),
+            |a| found.push(a),
+        );
         found
     }
 
@@ -63,10 +77,22 @@ mod tests {
 
     #[test]
     fn a_damaged_chain_ends_the_walk() {
-        assert_eq!(frames(&[(0x100, 0x100), (0x108, 11)], 0x100), [11], "a loop");
-        assert_eq!(frames(&[(0x100, 0x300), (0x108, 11)], 0x100), [11], "unreadable next frame");
+        assert_eq!(
+            frames(&[(0x100, 0x100), (0x108, 11)], 0x100),
+            [11],
+            "a loop"
+        );
+        assert_eq!(
+            frames(&[(0x100, 0x300), (0x108, 11)], 0x100),
+            [11],
+            "unreadable next frame"
+        );
         assert_eq!(frames(&[], 0x101), Vec::<u64>::new(), "misaligned");
-        assert_eq!(frames(&[], u64::MAX - 7), Vec::<u64>::new(), "end of the address space");
+        assert_eq!(
+            frames(&[], u64::MAX - 7),
+            Vec::<u64>::new(),
+            "end of the address space"
+        );
     }
 
     #[test]
@@ -76,6 +102,9 @@ mod tests {
         let mut text = alloc::string::String::new();
         line(&mut text, 0, 0x200, true, Some(&symbols)).unwrap();
         line(&mut text, 1, 0x200, false, Some(&symbols)).unwrap();
-        assert_eq!(text, "  #0  0000000000000200 a+0x100\n  #1  0000000000000200 b+0x0\n");
+        assert_eq!(
+            text,
+            "  #0  0000000000000200 a+0x100\n  #1  0000000000000200 b+0x0\n"
+        );
     }
 }

@@ -60,10 +60,21 @@ pub fn exception(frame: &TrapFrame) -> ! {
     begin();
     let vector = frame.vector as u8;
     let name = exception_name(vector).unwrap_or("reserved exception");
-    console::dump_line(format_args!("*** {} on {}, error code {:#x}", name, cpu::this().id(), frame.error));
+    console::dump_line(format_args!(
+        "*** {} on {}, error code {:#x}",
+        name,
+        cpu::this().id(),
+        frame.error
+    ));
     match vector {
         8 => explain_double_fault(frame),
-        14 => console::dump_line(format_args!("    {}", PageFault { error: frame.error, address: cr2 })),
+        14 => console::dump_line(format_args!(
+            "    {}",
+            PageFault {
+                error: frame.error,
+                address: cr2
+            }
+        )),
         _ => {}
     }
     report(frame, true)
@@ -72,8 +83,10 @@ pub fn exception(frame: &TrapFrame) -> ! {
 /// A double fault is nearly always a stack that ran into its guard page.
 fn explain_double_fault(frame: &TrapFrame) {
     if let Some(stacks) = cpu::this().stacks()
-        && let Some((name, stack)) =
-            stacks.all().into_iter().find(|(_, s)| s.guards(regs::cr2()) || s.guards(frame.rsp.wrapping_sub(8)))
+        && let Some((name, stack)) = stacks
+            .all()
+            .into_iter()
+            .find(|(_, s)| s.guards(regs::cr2()) || s.guards(frame.rsp.wrapping_sub(8)))
     {
         console::dump_line(format_args!(
             "    the {name} stack ({:#x}..{:#x}) has overflowed into its guard page",
@@ -95,7 +108,11 @@ impl fmt::Display for PageFault {
             (false, true) => "write",
             (false, false) => "read",
         };
-        let why = if self.error & 1 != 0 { "the page forbids it" } else { "nothing is mapped there" };
+        let why = if self.error & 1 != 0 {
+            "the page forbids it"
+        } else {
+            "nothing is mapped there"
+        };
         write!(f, "{what} at {:#x}: {why}", self.address)
     }
 }
@@ -103,7 +120,16 @@ impl fmt::Display for PageFault {
 /// Boot cannot go on: one line, no backtrace.
 pub fn fatal_boot(what: fmt::Arguments<'_>) -> ! {
     log::error!("boot: {what}");
-    machine_channel::end(&records::End { status: EndCode::BadBoot.status(), code: EndCode::BadBoot as u8 });
+    machine_channel::problem(&records::Problem {
+        place: records::Where::Firmware,
+        name: "boot",
+        why: what,
+        expected: "a machine and a loader that Lull can start from",
+    });
+    machine_channel::end(&records::End {
+        status: EndCode::BadBoot.status(),
+        code: EndCode::BadBoot as u8,
+    });
     leave(EndCode::BadBoot)
 }
 
@@ -143,7 +169,10 @@ fn stop_others() {
     broadcast();
     let start = regs::rdtsc();
     while regs::rdtsc().wrapping_sub(start) < STOP_WAIT_TICKS {
-        if cpu::all().filter(|c| c.is_online() && c.id() != me).all(|c| c.nmi.has_stopped()) {
+        if cpu::all()
+            .filter(|c| c.is_online() && c.id() != me)
+            .all(|c| c.nmi.has_stopped())
+        {
             return;
         }
         core::hint::spin_loop();
@@ -174,8 +203,14 @@ fn report(frame: &TrapFrame, registers: bool) -> ! {
             console::dump_line(format_args!("{} has not stopped", other.id()));
         }
     }
-    console::dump_line(format_args!("{stopped} of {} CPUs stopped, the machine ends", stopped + running));
-    machine_channel::end(&records::End { status: EndCode::Panic.status(), code: EndCode::Panic as u8 });
+    console::dump_line(format_args!(
+        "{stopped} of {} CPUs stopped, the machine ends",
+        stopped + running
+    ));
+    machine_channel::end(&records::End {
+        status: EndCode::Panic.status(),
+        code: EndCode::Panic as u8,
+    });
     leave(EndCode::Panic)
 }
 
@@ -239,7 +274,17 @@ fn panic_handler(info: &core::panic::PanicInfo<'_>) -> ! {
             at.line(),
             info.message()
         )),
-        None => console::dump_line(format_args!("*** panic on {}: {}", cpu::this().id(), info.message())),
+        None => console::dump_line(format_args!(
+            "*** panic on {}: {}",
+            cpu::this().id(),
+            info.message()
+        )),
     }
-    report(&TrapFrame { rbp: regs::rbp(), ..TrapFrame::default() }, false)
+    report(
+        &TrapFrame {
+            rbp: regs::rbp(),
+            ..TrapFrame::default()
+        },
+        false,
+    )
 }

@@ -11,7 +11,10 @@ pub mod symbols;
 mod end;
 
 #[cfg(target_os = "none")]
-pub use self::end::{exception, fatal_boot, in_progress, leave, online, set_exit_port, set_stop_others};
+pub use self::end::{
+    dump_backtrace, dump_frame, exception, fatal_boot, in_progress, leave, online, set_exit_port,
+    set_stop_others,
+};
 
 /// Why the machine ends: what is written to the exit port. QEMU's exit status is `code << 1 | 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -82,7 +82,10 @@ impl<'a> Symbols<'a> {
 #[cfg(target_os = "none")]
 #[must_use]
 pub fn of_image() -> Option<Symbols<'static>> {
-    #![expect(unsafe_code, reason = "the section is patched after compiling: its content must be read as unknown bytes")]
+    #![expect(
+        unsafe_code,
+        reason = "the section is patched after compiling: its content must be read as unknown bytes"
+    )]
 
     const fn empty() -> [u8; RESERVED] {
         let mut bytes = [0; RESERVED];
@@ -154,6 +157,10 @@ mod tests {
         assert_eq!(Symbols::parse(&bytes).unwrap().lookup(0x100), None);
         let mut bytes = table(&[(0x100, "first")]);
         bytes.truncate(HEADER + ENTRY + 3);
-        assert_eq!(Symbols::parse(&bytes).unwrap().lookup(0x100), None, "a name that never ends");
+        assert_eq!(
+            Symbols::parse(&bytes).unwrap().lookup(0x100),
+            None,
+            "a name that never ends"
+        );
     }
 }
