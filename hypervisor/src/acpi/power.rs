@@ -81,7 +81,7 @@ const KEYBOARD_BUSY: u8 = 1 << 1;
 const KEYBOARD_PULSE_RESET: u8 = 0xFE;
 
 /// Resets by chip set and keyboard controller. Returns only if the machine is still running.
-fn reset_by_ports(ports: &impl Ports) {
+pub fn reset_by_ports(ports: &impl Ports) {
     let control = ports.read8(RESET_CONTROL) & !0b110;
     ports.write8(RESET_CONTROL, control | 0b010); // system reset ...
     ports.write8(RESET_CONTROL, control | 0b110); // ... now

@@ -26,14 +26,9 @@ pub fn find(aml: &[u8]) -> Option<SleepType> {
         .filter(|(_, w)| *w == b"_S5_")
         .map(|(at, _)| at);
     starts.into_iter().find_map(|at| {
-        let named = match (
-            at.checked_sub(1).and_then(|i| aml.get(i)),
-            at.checked_sub(2).and_then(|i| aml.get(i)),
-        ) {
-            (Some(&NAME_OP), _) => true,
-            (Some(b'\\'), Some(&NAME_OP)) => true,
-            _ => false,
-        };
+        let before = |n: usize| at.checked_sub(n).and_then(|i| aml.get(i)).copied();
+        let named =
+            before(1) == Some(NAME_OP) || before(1) == Some(b'\\') && before(2) == Some(NAME_OP);
         if named {
             package(aml.get(at + 4..)?)
         } else {

@@ -82,7 +82,10 @@ pub fn write(apic: &LocalApic, destination: Destination, delivery: Delivery) {
         }
         LocalApic::X2Apic => {
             msr::order_stores();
-            msr::write(msr::X2APIC + (Register::CommandLow as u32 >> 4), u64::from(id) << 32 | u64::from(low));
+            msr::write(
+                msr::X2APIC + (Register::CommandLow as u32 >> 4),
+                u64::from(id) << 32 | u64::from(low),
+            );
         }
     }
 }
@@ -98,7 +101,10 @@ mod tests {
         assert_eq!(low(Destination::Myself, Delivery::Fixed(0x31)), 0x0004_4031);
         assert_eq!(low(Destination::Others, Delivery::Nmi), 0x000C_4400);
         assert_eq!(low(Destination::Id(1), Delivery::Init), 0x0000_4500);
-        assert_eq!(low(Destination::Id(1), Delivery::StartUp { page: 8 }), 0x0000_4608);
+        assert_eq!(
+            low(Destination::Id(1), Delivery::StartUp { page: 8 }),
+            0x0000_4608
+        );
     }
 
     #[test]

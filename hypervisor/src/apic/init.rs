@@ -51,7 +51,9 @@ pub fn init(firmware: &FirmwareInfo) -> Result<ApicInfo, String> {
         if let Some(listed) = firmware.local_apic.filter(|listed| *listed != address) {
             problems.push(format!("the MADT has the local APICs at {listed:#x}, the CPU at {address:#x}: using the CPU's"));
         }
-        LocalApic::XApic(Mmio::map(address, XAPIC_WINDOW).map_err(|why| format!("local APIC: {why}"))?)
+        LocalApic::XApic(
+            Mmio::map(address, XAPIC_WINDOW).map_err(|why| format!("local APIC: {why}"))?,
+        )
     };
     let apic = local::set(apic);
     if let Err(why) = interrupts::register(vector::SPURIOUS, spurious) {
@@ -66,10 +68,17 @@ pub fn init(firmware: &FirmwareInfo) -> Result<ApicInfo, String> {
     for listed in &firmware.io_apics {
         match Mmio::map(listed.address, IoApic::WINDOW) {
             Ok(window) => io_apics.push(IoApic::new(window, listed.gsi_base)),
-            Err(why) => problems.push(format!("IOAPIC {} at {:#x}: {why}, not used", listed.id, listed.address)),
+            Err(why) => problems.push(format!(
+                "IOAPIC {} at {:#x}: {why}, not used",
+                listed.id, listed.address
+            )),
         }
     }
-    Ok(ApicInfo { mode: apic.mode(), io_apics, problems })
+    Ok(ApicInfo {
+        mode: apic.mode(),
+        io_apics,
+        problems,
+    })
 }
 
 /// Sets up the local APIC and timer of this CPU. Called once by each CPU but the first.

@@ -28,7 +28,11 @@ impl IoApic {
 
     /// Takes the IOAPIC behind `registers`, and masks all of its inputs.
     pub fn new(registers: Mmio, gsi_base: u32) -> Self {
-        let mut this = Self { registers, gsi_base, inputs: 0 };
+        let mut this = Self {
+            registers,
+            gsi_base,
+            inputs: 0,
+        };
         this.inputs = (this.read(VERSION) >> 16 & 0xFF) + 1;
         for input in 0..this.inputs.min(u32::from((u8::MAX - REDIRECTION) / 2) + 1) {
             this.write_entry(input, MASKED, 0);
@@ -48,8 +52,14 @@ impl IoApic {
         if !self.gsis().contains(&wiring.gsi) {
             return false;
         }
-        let Ok(id) = u8::try_from(apic_id) else { return false };
-        self.write_entry(wiring.gsi - self.gsi_base, entry_low(wiring, vector), u32::from(id) << 24);
+        let Ok(id) = u8::try_from(apic_id) else {
+            return false;
+        };
+        self.write_entry(
+            wiring.gsi - self.gsi_base,
+            entry_low(wiring, vector),
+            u32::from(id) << 24,
+        );
         true
     }
 
@@ -74,7 +84,9 @@ impl IoApic {
 
 /// Fixed delivery, physical destination, unmasked.
 const fn entry_low(wiring: Wiring, vector: u8) -> u32 {
-    vector as u32 | if wiring.level { LEVEL } else { 0 } | if wiring.active_low { ACTIVE_LOW } else { 0 }
+    vector as u32
+        | if wiring.level { LEVEL } else { 0 }
+        | if wiring.active_low { ACTIVE_LOW } else { 0 }
 }
 
 #[cfg(test)]
@@ -83,7 +95,11 @@ mod tests {
 
     #[test]
     fn entries_carry_polarity_and_trigger() {
-        let wiring = |active_low, level| Wiring { gsi: 4, active_low, level };
+        let wiring = |active_low, level| Wiring {
+            gsi: 4,
+            active_low,
+            level,
+        };
         assert_eq!(entry_low(wiring(false, false), 0x40), 0x40);
         assert_eq!(entry_low(wiring(true, true), 0x40), 0xA040);
     }
@@ -94,7 +110,11 @@ mod tests {
         let mut window = vec![0u32; 8];
         let mut ioapic = IoApic::new(Mmio::over(&mut window), 24);
         ioapic.inputs = 24;
-        let at = |gsi| Wiring { gsi, active_low: false, level: false };
+        let at = |gsi| Wiring {
+            gsi,
+            active_low: false,
+            level: false,
+        };
         assert!(!ioapic.route(at(4), 0x40, 0));
         assert!(!ioapic.route(at(48), 0x40, 0));
         assert!(!ioapic.route(at(28), 0x40, 300));

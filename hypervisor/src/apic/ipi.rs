@@ -20,7 +20,10 @@ pub fn set_apic_id(cpu: CpuId, apic_id: u32) {
 
 /// The APIC id of a CPU, if it has one.
 pub fn apic_id(cpu: CpuId) -> Option<u32> {
-    APIC_IDS.get(cpu.index()).map(|slot| slot.load(Ordering::Relaxed)).filter(|id| *id != UNKNOWN)
+    APIC_IDS
+        .get(cpu.index())
+        .map(|slot| slot.load(Ordering::Relaxed))
+        .filter(|id| *id != UNKNOWN)
 }
 
 fn to_cpu(cpu: CpuId, delivery: Delivery) {

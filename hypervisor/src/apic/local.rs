@@ -118,12 +118,19 @@ impl LocalApic {
         self.write(Register::LvtTimer, LVT_MASKED);
         self.write(Register::LvtLint0, LVT_MASKED);
         self.write(Register::LvtLint1, LVT_NMI);
-        for (entry, register) in [(3, Register::LvtError), (4, Register::LvtPerformance), (5, Register::LvtThermal)] {
+        for (entry, register) in [
+            (3, Register::LvtError),
+            (4, Register::LvtPerformance),
+            (5, Register::LvtThermal),
+        ] {
             if last_entry >= entry {
                 self.write(register, LVT_MASKED);
             }
         }
-        self.write(Register::SpuriousVector, SOFTWARE_ENABLE | u32::from(spurious));
+        self.write(
+            Register::SpuriousVector,
+            SOFTWARE_ENABLE | u32::from(spurious),
+        );
         // Firmware may have been left inside a handler. Each EOI ends one; there cannot be more than 256.
         for _ in 0..256 {
             if (0..8).all(|word| self.read_at(Register::InService as u16 + 0x10 * word) == 0) {
@@ -149,7 +156,11 @@ mod tests {
         assert_eq!(page[0x350 / 4], LVT_MASKED);
         assert_eq!(page[0x360 / 4], 0x400);
         assert_eq!(page[0x370 / 4], LVT_MASKED);
-        assert_eq!((page[0x340 / 4], page[0x330 / 4]), (0xAA, 0xAA), "entries that do not exist are left alone");
+        assert_eq!(
+            (page[0x340 / 4], page[0x330 / 4]),
+            (0xAA, 0xAA),
+            "entries that do not exist are left alone"
+        );
         assert_eq!(page[0xF0 / 4], 0x1FF);
         assert_eq!(page[0x80 / 4], 0);
     }

@@ -15,14 +15,21 @@ impl Mmio {
     /// Says why the memory manager refuses the range.
     #[cfg(target_os = "none")]
     pub fn map(physical: u64, len: usize) -> Result<Self, alloc::string::String> {
-        let base = crate::mm::map_device(physical, len as u64).map_err(|why| alloc::format!("{why}"))?;
-        Ok(Self { base: base as usize, len })
+        let base =
+            crate::mm::map_device(physical, len as u64).map_err(|why| alloc::format!("{why}"))?;
+        Ok(Self {
+            base: base as usize,
+            len,
+        })
     }
 
     /// Memory that plays the device in a test, which must outlive the window.
     #[cfg(test)]
     pub(crate) fn over(memory: &mut [u32]) -> Self {
-        Self { base: memory.as_mut_ptr() as usize, len: size_of_val(memory) }
+        Self {
+            base: memory.as_mut_ptr() as usize,
+            len: size_of_val(memory),
+        }
     }
 
     /// Reads the aligned 32-bit register at `offset`.
@@ -46,7 +53,10 @@ impl Mmio {
     }
 
     fn register(&self, offset: usize, size: usize) -> usize {
-        assert!(offset.is_multiple_of(size) && offset + size <= self.len, "register {offset:#x} outside its window");
+        assert!(
+            offset.is_multiple_of(size) && offset + size <= self.len,
+            "register {offset:#x} outside its window"
+        );
         self.base + offset
     }
 }

@@ -4,6 +4,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Base address, x2APIC enable, global enable.
+#[cfg(target_os = "none")]
 pub(super) const APIC_BASE: u32 = x86::msr::IA32_APIC_BASE;
 /// Deadline of the timer in TSC-deadline mode.
 pub(super) const TSC_DEADLINE: u32 = x86::msr::IA32_TSC_DEADLINE;
@@ -16,11 +17,13 @@ static FENCE_NEEDED: AtomicBool = AtomicBool::new(true);
 /// These WRMSRs are not serialising (Intel SDM vol. 3, 10.12.3): an earlier store may become visible after the IPI.
 /// AMD and Hygon order them in hardware. MFENCE alone is not enough, for WRMSR is no memory access: LFENCE holds it
 /// back until the MFENCE has completed.
-pub(super) fn fence_needed(vendor: &str) -> bool {
+#[cfg(any(target_os = "none", test))]
+fn fence_needed(vendor: &str) -> bool {
     !matches!(vendor, "AuthenticAMD" | "HygonGenuine")
 }
 
 /// Decides once, on the boot CPU.
+#[cfg(target_os = "none")]
 pub(super) fn choose_fence(vendor: &str) {
     FENCE_NEEDED.store(fence_needed(vendor), Ordering::Relaxed);
 }
@@ -57,9 +60,13 @@ mod tests {
 
     #[test]
     fn only_amd_and_hygon_go_without_fence() {
-        for (vendor, fence) in
-            [("GenuineIntel", true), ("CentaurHauls", true), ("AuthenticAMD", false), ("HygonGenuine", false), ("", true)]
-        {
+        for (vendor, fence) in [
+            ("GenuineIntel", true),
+            ("CentaurHauls", true),
+            ("AuthenticAMD", false),
+            ("HygonGenuine", false),
+            ("", true),
+        ] {
             assert_eq!(fence_needed(vendor), fence, "{vendor}");
         }
     }

@@ -27,7 +27,25 @@ mod tests {
         let ports = MockPorts::default();
         mask(&ports);
         let written = ports.written.borrow();
-        assert_eq!(written[..5], [(0x20, 0x11), (0x21, 0x20), (0x21, 4), (0x21, 1), (0x21, 0xFF)]);
-        assert_eq!(written[5..], [(0xA0, 0x11), (0xA1, 0x28), (0xA1, 2), (0xA1, 1), (0xA1, 0xFF)]);
+        assert_eq!(
+            written[..5],
+            [
+                (0x20, 0x11),
+                (0x21, 0x20),
+                (0x21, 4),
+                (0x21, 1),
+                (0x21, 0xFF)
+            ]
+        );
+        assert_eq!(
+            written[5..],
+            [
+                (0xA0, 0x11),
+                (0xA1, 0x28),
+                (0xA1, 2),
+                (0xA1, 1),
+                (0xA1, 0xFF)
+            ]
+        );
     }
 }

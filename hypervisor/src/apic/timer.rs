@@ -3,10 +3,16 @@
 //! [`arm`], [`cancel`] and [`on_interrupt`] concern the CPU that calls them, and are called with interrupts off. A deadline
 //! in the past interrupts at once. The counter has 32 bits and its rate is only measured: where it fires early,
 //! [`on_interrupt`] arms it again, so nobody is woken before the deadline without being told.
-use super::local::{self, LVT_MASKED, LocalApic, Register};
-use super::{msr, vector};
+use super::local::{self, LocalApic, Register};
+use super::msr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use lull_core::units::{CpuId, MAX_CPUS, TickRate, Ticks};
+
+#[cfg(target_os = "none")]
+mod setup;
+
+#[cfg(target_os = "none")]
+pub(super) use setup::{choose, init_this_cpu};
 
 /// Which hardware the timer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +45,6 @@ pub enum Fired {
     Stray,
 }
 
-const LVT_TSC_DEADLINE: u32 = 0b10 << 17;
-/// Divide by 1: Intel SDM vol. 3, figure 13-10.
-const DIVIDE_BY_1: u32 = 0b1011;
 /// No deadline.
 const NONE: u64 = u64::MAX;
 
@@ -63,7 +66,11 @@ pub fn counter_value(span: Ticks, counter_hz: u64, tsc: TickRate) -> u32 {
 
 /// Which timer the machine has.
 pub fn kind() -> TimerKind {
-    if COUNTER_HZ.load(Ordering::Relaxed) == 0 { TimerKind::TscDeadline } else { TimerKind::Lapic }
+    if COUNTER_HZ.load(Ordering::Relaxed) == 0 {
+        TimerKind::TscDeadline
+    } else {
+        TimerKind::Lapic
+    }
 }
 
 /// The rate of the local APIC's counter in Hz, where it is the timer.
@@ -73,7 +80,9 @@ pub fn counter_hz() -> Option<u64> {
 
 /// Interrupts this CPU at `deadline`, in place of whatever was armed.
 pub fn arm(cpu: CpuId, deadline: Ticks) {
-    let (Some(apic), Some(slot)) = (local::get(), DEADLINES.get(cpu.index())) else { return };
+    let (Some(apic), Some(slot)) = (local::get(), DEADLINES.get(cpu.index())) else {
+        return;
+    };
     slot.0.store(deadline.get(), Ordering::Relaxed);
     program(apic, deadline);
 }
@@ -94,7 +103,9 @@ fn program(apic: &LocalApic, deadline: Ticks) {
 
 /// No interrupt of this CPU's timer until it is armed again; one that is on its way may still come.
 pub fn cancel(cpu: CpuId) {
-    let (Some(apic), Some(slot)) = (local::get(), DEADLINES.get(cpu.index())) else { return };
+    let (Some(apic), Some(slot)) = (local::get(), DEADLINES.get(cpu.index())) else {
+        return;
+    };
     slot.0.store(NONE, Ordering::Relaxed);
     match counter_hz() {
         None => msr::write(msr::TSC_DEADLINE, 0),
@@ -102,9 +113,11 @@ pub fn cancel(cpu: CpuId) {
     }
 }
 
-/// What the handler of [`vector::TIMER`] calls. It ends the interrupt itself.
+/// What the handler of [`vector::TIMER`](super::vector::TIMER) calls. It ends the interrupt itself.
 pub fn on_interrupt(cpu: CpuId) -> Fired {
-    let (Some(apic), Some(slot)) = (local::get(), DEADLINES.get(cpu.index())) else { return Fired::Stray };
+    let (Some(apic), Some(slot)) = (local::get(), DEADLINES.get(cpu.index())) else {
+        return Fired::Stray;
+    };
     let deadline = slot.0.load(Ordering::Relaxed);
     if deadline == NONE {
         return Fired::Stray;
@@ -117,62 +130,6 @@ pub fn on_interrupt(cpu: CpuId) -> Fired {
     Fired::Due
 }
 
-/// Prepares this CPU's timer, disarmed.
-#[cfg(target_os = "none")]
-pub(super) fn init_this_cpu(apic: &LocalApic) {
-    match kind() {
-        TimerKind::TscDeadline => {
-            apic.write(Register::LvtTimer, LVT_TSC_DEADLINE | u32::from(vector::TIMER));
-            // In xAPIC mode the LVT write must have arrived before the MSR is written (Intel SDM vol. 3, 13.5.4.1).
-            msr::order_stores();
-            msr::write(msr::TSC_DEADLINE, 0);
-        }
-        TimerKind::Lapic => {
-            apic.write(Register::DivideConfiguration, DIVIDE_BY_1);
-            apic.write(Register::InitialCount, 0);
-            apic.write(Register::LvtTimer, u32::from(vector::TIMER));
-        }
-    }
-}
-
-/// Chooses the timer. Called once, by the boot CPU, when the rate of the TSC is known.
-///
-/// # Errors
-/// The counter stands still: then there is no timer.
-#[cfg(target_os = "none")]
-pub(super) fn choose(apic: &LocalApic, tsc_deadline: bool) -> Result<(), alloc::string::String> {
-    use crate::time::measure::{Until, measure};
-    if tsc_deadline {
-        COUNTER_HZ.store(0, Ordering::Relaxed);
-        return Ok(());
-    }
-    /// 2 ms are enough for a few parts per million, where the TSC is read in nanoseconds.
-    const PARTS_OF_SECOND: u64 = 500;
-    let tsc = crate::time::rate();
-    apic.write(Register::LvtTimer, LVT_MASKED);
-    apic.write(Register::DivideConfiguration, DIVIDE_BY_1);
-    apic.write(Register::InitialCount, u32::MAX);
-    let span = measure(&CountDown(apic), || crate::time::now().get(), Until::Tsc(tsc.hz() / PARTS_OF_SECOND));
-    apic.write(Register::InitialCount, 0);
-    let hz = span.ok_or("the local APIC's counter stands still")?.counter_hz(tsc.hz()).roundest();
-    COUNTER_HZ.store(hz, Ordering::Relaxed);
-    Ok(())
-}
-
-/// The running counter, turned to count up.
-#[cfg(target_os = "none")]
-struct CountDown<'a>(&'a LocalApic);
-
-#[cfg(target_os = "none")]
-impl crate::time::measure::Counter for CountDown<'_> {
-    fn read(&self) -> u64 {
-        (u32::MAX - self.0.read(Register::CurrentCount)).into()
-    }
-    fn mask(&self) -> u64 {
-        u32::MAX.into()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,16 +140,34 @@ mod tests {
 
     #[test]
     fn conversion_is_exact_and_never_early() {
-        assert_eq!(counter_value(Ticks::new(1_000_000), 1_000_000_000, rate(1_000_000_000)), 1_000_000);
+        assert_eq!(
+            counter_value(Ticks::new(1_000_000), 1_000_000_000, rate(1_000_000_000)),
+            1_000_000
+        );
         // 24 MHz against 2.9 GHz: 2900 ticks are 24 counts, 2901 are 24.008.
-        assert_eq!(counter_value(Ticks::new(2900), 24_000_000, rate(2_900_000_000)), 24);
-        assert_eq!(counter_value(Ticks::new(2901), 24_000_000, rate(2_900_000_000)), 25);
+        assert_eq!(
+            counter_value(Ticks::new(2900), 24_000_000, rate(2_900_000_000)),
+            24
+        );
+        assert_eq!(
+            counter_value(Ticks::new(2901), 24_000_000, rate(2_900_000_000)),
+            25
+        );
     }
 
     #[test]
     fn past_fires_at_once_and_far_is_cut() {
-        assert_eq!(counter_value(Ticks::ZERO, 1_000_000_000, rate(1_000_000_000)), 1);
-        assert_eq!(counter_value(Ticks::MAX, 1_000_000_000, rate(1_000_000_000)), u32::MAX);
-        assert_eq!(counter_value(Ticks::new(1 << 32), 1_000_000_000, rate(1_000_000_000)), u32::MAX);
+        assert_eq!(
+            counter_value(Ticks::ZERO, 1_000_000_000, rate(1_000_000_000)),
+            1
+        );
+        assert_eq!(
+            counter_value(Ticks::MAX, 1_000_000_000, rate(1_000_000_000)),
+            u32::MAX
+        );
+        assert_eq!(
+            counter_value(Ticks::new(1 << 32), 1_000_000_000, rate(1_000_000_000)),
+            u32::MAX
+        );
     }
 }

@@ -61,9 +61,19 @@ pub fn set_level(level: LogLevel) {
 }
 
 /// Names one bad input, for people (as a warning) and for tools (as a `problem` record).
-pub fn problem(place: Where, name: impl fmt::Display, why: impl fmt::Display, expected: impl fmt::Display) {
+pub fn problem(
+    place: Where,
+    name: impl fmt::Display,
+    why: impl fmt::Display,
+    expected: impl fmt::Display,
+) {
     log::warn!("{}: {name}: {why} (expected: {expected})", place.word());
-    machine_channel::problem(&Problem { place, name, why, expected });
+    machine_channel::problem(&Problem {
+        place,
+        name,
+        why,
+        expected,
+    });
 }
 
 /// Writes raw bytes to COM1 as one undivided piece.

@@ -21,7 +21,7 @@ fn record<S: ByteSink>(sink: &mut S, kind: &str, fill: impl FnOnce(&mut Object<'
 pub struct Boot<'a> {
     /// CPUs that run.
     pub cpus: usize,
-    /// APIC ids of CPUs that firmware lists and that never answered.
+    /// Indices of CPUs that firmware lists and that never answered.
     pub cpus_failed: &'a [u32],
     /// Rate of the TSC.
     pub tsc: TickRate,
@@ -43,6 +43,8 @@ pub struct Boot<'a> {
     pub virt_why: &'a str,
     /// Signature of the hypervisor below this one.
     pub hypervisor: Option<&'a str>,
+    /// What that hypervisor hides of MWAIT, nonstop TSC, ARAT and TSC-deadline; empty if nothing.
+    pub hidden: &'a str,
     /// The command line, as given.
     pub cmdline: &'a str,
     /// RAM in MiB.
@@ -71,6 +73,7 @@ impl Boot<'_> {
                 .opt_str("virt", self.virt)
                 .str("virt_why", self.virt_why)
                 .opt_str("hypervisor", self.hypervisor)
+                .str("hidden", self.hidden)
                 .str("cmdline", self.cmdline)
                 .u64("mem_mib", self.mem_mib)
                 .str("timer", self.timer);
@@ -362,6 +365,7 @@ mod tests {
             virt: None,
             virt_why: "no \"SVM\"",
             hypervisor: Some("TCGTCGTCGTCG"),
+            hidden: "nonstop TSC",
             cmdline: "a=\"b\"",
             mem_mib: 512,
             timer: "lapic",
@@ -371,7 +375,7 @@ mod tests {
             "{\"v\":1,\"type\":\"boot\",\"cpus\":4,\"cpus_failed\":[3,9],\"tsc_hz\":1000000000,\
              \"tsc_source\":\"hpet\",\"nonstop_tsc\":false,\"arat\":true,\"tsc_deadline\":false,\
              \"mwait\":\"dropped: #GP with ECX=1\",\"x2apic\":false,\"virt\":null,\
-             \"virt_why\":\"no \\\"SVM\\\"\",\"hypervisor\":\"TCGTCGTCGTCG\",\"cmdline\":\"a=\\\"b\\\"\",\
+             \"virt_why\":\"no \\\"SVM\\\"\",\"hypervisor\":\"TCGTCGTCGTCG\",\"hidden\":\"nonstop TSC\",\"cmdline\":\"a=\\\"b\\\"\",\
              \"mem_mib\":512,\"timer\":\"lapic\"}\n"
         );
     }

@@ -1,5 +1,5 @@
 //! The sequence itself, on the machine.
-use super::{ApState, CPUS};
+use super::rendezvous::{ApState, Rendezvous};
 use crate::acpi::CpuEntry;
 use crate::apic::{Mode, eoi, ipi, vector};
 use crate::boot::ap;
@@ -10,7 +10,10 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use lull_core::options::Options;
-use lull_core::units::{CpuId, Micros, Nanos, Ticks};
+use lull_core::units::{CpuId, MAX_CPUS, Micros, Nanos, Ticks};
+
+/// By CPU index.
+static CPUS: [Rendezvous; MAX_CPUS] = [const { Rendezvous::new() }; MAX_CPUS];
 
 /// A CPU that firmware lists and that does not run.
 #[derive(Clone, Debug)]
@@ -47,11 +50,21 @@ const EMULATED_FACTOR: u64 = 5;
 ///
 /// Called once, by the boot CPU, after [`apic::init`].
 pub fn start(listed: &[CpuEntry], options: &Options) -> SmpReport {
-    let mut report = SmpReport { online: alloc::vec![CpuId::new(0)], ..SmpReport::default() };
+    let mut report = SmpReport {
+        online: alloc::vec![CpuId::new(0)],
+        ..SmpReport::default()
+    };
     let me = apic::id();
-    let others: Vec<u32> = listed.iter().map(|c| c.apic_id).filter(|id| Some(*id) != me).collect();
+    let others: Vec<u32> = listed
+        .iter()
+        .map(|c| c.apic_id)
+        .filter(|id| Some(*id) != me)
+        .collect();
     if !listed.is_empty() && others.len() == listed.len() {
-        report.problems.push(alloc::format!("the MADT does not list the boot CPU, APIC id {}", me.unwrap_or(0)));
+        report.problems.push(alloc::format!(
+            "the MADT does not list the boot CPU, APIC id {}",
+            me.unwrap_or(0)
+        ));
     }
     let room = options.max_cpus.map_or(usize::MAX, |max| max.max(1) - 1);
     report.left_out = others.len().saturating_sub(room);
@@ -65,11 +78,17 @@ pub fn start(listed: &[CpuEntry], options: &Options) -> SmpReport {
     let page = match ap::install() {
         Ok(page) => page,
         Err(why) => {
-            report.problems.push(alloc::format!("running on one CPU: {why}"));
+            report
+                .problems
+                .push(alloc::format!("running on one CPU: {why}"));
             return report;
         }
     };
-    let started = prepare(others.into_iter().take(room), options.test_absent_ap, &mut report);
+    let started = prepare(
+        others.into_iter().take(room),
+        options.test_absent_ap,
+        &mut report,
+    );
     send_all(&started, page);
     wait(&started, page, limit(options.ap_timeout));
     collect(&started, &mut report);
@@ -87,14 +106,19 @@ struct Ap {
 
 impl Ap {
     fn state(&self) -> ApState {
-        CPUS.get(self.cpu.index()).map_or(ApState::Absent, super::Rendezvous::state)
+        CPUS.get(self.cpu.index())
+            .map_or(ApState::Absent, Rendezvous::state)
     }
     fn is_silent(&self) -> bool {
         self.state() == ApState::Starting
     }
 }
 
-fn prepare(ids: impl Iterator<Item = u32>, absent: Option<CpuId>, report: &mut SmpReport) -> Vec<Ap> {
+fn prepare(
+    ids: impl Iterator<Item = u32>,
+    absent: Option<CpuId>,
+    report: &mut SmpReport,
+) -> Vec<Ap> {
     let reachable = match apic::mode() {
         Some(Mode::X2Apic) => u32::MAX - 1,
         // 255 is all CPUs.
@@ -102,17 +126,27 @@ fn prepare(ids: impl Iterator<Item = u32>, absent: Option<CpuId>, report: &mut S
     };
     let mut started = Vec::new();
     for (cpu, apic_id) in (1..).map(CpuId::new).zip(ids) {
-        let Some(rendezvous) = CPUS.get(cpu.index()) else { break };
+        let Some(rendezvous) = CPUS.get(cpu.index()) else {
+            break;
+        };
         let prepared = if apic_id <= reachable {
-            ap::prepare(cpu, apic_id).map(|_| ()).map_err(|why| why.to_string())
+            ap::prepare(cpu, apic_id)
+                .map(|_| ())
+                .map_err(|why| why.to_string())
         } else {
-            Err(alloc::format!("an APIC id above {reachable} cannot be reached in this mode"))
+            Err(alloc::format!(
+                "an APIC id above {reachable} cannot be reached in this mode"
+            ))
         };
         match prepared {
             Ok(()) => {
                 ipi::set_apic_id(cpu, apic_id);
                 rendezvous.expect();
-                started.push(Ap { cpu, apic_id, absent: absent == Some(cpu) });
+                started.push(Ap {
+                    cpu,
+                    apic_id,
+                    absent: absent == Some(cpu),
+                });
             }
             Err(why) => report.failed.push(Failed { cpu, apic_id, why }),
         }
@@ -127,12 +161,16 @@ fn send_all(aps: &[Ap], page: u8) {
     present().for_each(|ap| ipi::send_start_up(ap.apic_id, page));
     time::spin_for(BETWEEN_SIPIS);
     // For CPUs that missed the first one; it means nothing to those that run.
-    present().filter(|ap| ap.is_silent()).for_each(|ap| ipi::send_start_up(ap.apic_id, page));
+    present()
+        .filter(|ap| ap.is_silent())
+        .for_each(|ap| ipi::send_start_up(ap.apic_id, page));
 }
 
 fn limit(asked: Micros) -> Ticks {
     let default = Options::default().ap_timeout;
-    let emulated = raw_cpuid::CpuId::new().get_feature_info().is_some_and(|f| f.has_hypervisor());
+    let emulated = raw_cpuid::CpuId::new()
+        .get_feature_info()
+        .is_some_and(|f| f.has_hypervisor());
     let span = if emulated && asked == default {
         Nanos::new(asked.to_nanos().get().saturating_mul(EMULATED_FACTOR))
     } else {
@@ -158,7 +196,9 @@ fn wait(aps: &[Ap], page: u8, limit: Ticks) {
             return;
         } else if !asked_again && waited.get() > limit.get() / 2 {
             asked_again = true;
-            aps.iter().filter(|ap| !ap.absent && ap.is_silent()).for_each(|ap| ipi::send_start_up(ap.apic_id, page));
+            aps.iter()
+                .filter(|ap| !ap.absent && ap.is_silent())
+                .for_each(|ap| ipi::send_start_up(ap.apic_id, page));
         }
         core::hint::spin_loop();
     }
@@ -170,10 +210,14 @@ fn collect(aps: &[Ap], report: &mut SmpReport) {
             // First the trampoline is closed, then the state is settled: a CPU past the trampoline still finds the
             // state, and one before it never gets its area.
             ap::withdraw(ap.apic_id);
-            CPUS.get(ap.cpu.index()).is_some_and(super::Rendezvous::give_up)
+            CPUS.get(ap.cpu.index()).is_some_and(Rendezvous::give_up)
         };
         if silent {
-            report.failed.push(Failed { cpu: ap.cpu, apic_id: ap.apic_id, why: "did not answer INIT-SIPI-SIPI".to_string() });
+            report.failed.push(Failed {
+                cpu: ap.cpu,
+                apic_id: ap.apic_id,
+                why: "did not answer INIT-SIPI-SIPI".to_string(),
+            });
         } else {
             report.online.push(ap.cpu);
         }
@@ -183,7 +227,7 @@ fn collect(aps: &[Ap], report: &mut SmpReport) {
 /// Tells the boot CPU that `cpu` is here; called by that CPU when its tables and its local APIC are set up. Does not
 /// return if the CPU has been given up.
 pub fn answer(cpu: CpuId) {
-    if !CPUS.get(cpu.index()).is_some_and(super::Rendezvous::answer) {
+    if !CPUS.get(cpu.index()).is_some_and(Rendezvous::answer) {
         sleep::stop_for_ever();
     }
 }
@@ -203,7 +247,10 @@ pub fn wait_for_release(cpu: CpuId) -> ! {
 }
 
 fn entry_point() -> Option<fn(CpuId) -> !> {
-    #![expect(unsafe_code, reason = "a function is kept as its address, to be read without a lock")]
+    #![expect(
+        unsafe_code,
+        reason = "a function is kept as its address, to be read without a lock"
+    )]
     match RELEASED.load(Ordering::Acquire) {
         0 => None,
         // SAFETY: only `release` writes it, and only the address of such a function.

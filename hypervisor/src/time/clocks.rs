@@ -101,7 +101,7 @@ impl<P: Ports> PitClock<P> {
     pub fn start(ports: P) -> Self {
         let gate = ports.read8(Self::GATE);
         ports.write8(Self::GATE, (gate & !Self::SPEAKER) | Self::GATE_2);
-        ports.write8(Self::COMMAND, 0b10_11_010_0); // channel 2, low then high byte, mode 2, binary
+        ports.write8(Self::COMMAND, 0b1011_0100); // channel 2, low then high byte, mode 2, binary
         ports.write8(Self::CHANNEL_2, 0);
         ports.write8(Self::CHANNEL_2, 0);
         Self(ports)
@@ -110,7 +110,7 @@ impl<P: Ports> PitClock<P> {
 
 impl<P: Ports> Counter for PitClock<P> {
     fn read(&self) -> u64 {
-        self.0.write8(Self::COMMAND, 0b10_00_000_0); // latch channel 2
+        self.0.write8(Self::COMMAND, 0b1000_0000); // latch channel 2
         let low = self.0.read8(Self::CHANNEL_2);
         let high = self.0.read8(Self::CHANNEL_2);
         // It counts down; a counter here counts up.
