@@ -92,5 +92,6 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

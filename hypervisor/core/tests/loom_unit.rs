@@ -121,3 +121,22 @@ fn a_kick_while_running_is_seen_or_notifies() {
         assert_eq!(vcpu.state.phase(), Phase::Running(CPU));
     });
 }
+
+/// The model notices what must not be: interrupts evaluated before the token is taken.
+#[test]
+#[should_panic(expected = "lost")]
+fn looking_before_taking_the_token_loses_a_kick() {
+    loom::model(|| {
+        let vcpu = Vcpu::running();
+        let kicker = {
+            let vcpu = vcpu.clone();
+            thread::spawn(move || vcpu.interrupt(1))
+        };
+        let seen = vcpu.pending.load(Ordering::Relaxed);
+        vcpu.state.consume_kick();
+        let blocked = vcpu.state.try_block(CPU).is_ok();
+        kicker.join().unwrap();
+        let woken = vcpu.wakes.load(Ordering::Relaxed);
+        assert!(!blocked || seen == 1 || woken == 1, "lost");
+    });
+}

@@ -1,1 +1,405 @@
+//! One dispatch loop on a scripted machine: what the rest of the world does happens while the CPU sleeps or runs a guest.
+
+mod mock;
+
 use super::*;
+use crate::sched::unit::Phase;
+use crate::sched::{UnitParams, Weight};
+use crate::timer::TimerKey;
+use crate::units::{CpuId, CpuSet, Ticks};
+use crate::wake::{Events, SleepState};
+use mock::*;
+use std::string::String;
+use std::vec::Vec;
+
+/// What was counted must agree, at the end of every test.
+fn counts(world: &World) -> DispatchCounts {
+    let pcpu = world.machine.pcpu(CPU0).unwrap();
+    let row = pcpu.account.snapshot(world.machine.platform());
+    assert_eq!(row.check(Ticks::ZERO), Ok(()), "{row:?}");
+    let sleeps: u64 = row.states(&world.table).map(|state| state.usage).sum();
+    let counts = pcpu.stats.counts();
+    assert_eq!(counts.check(sleeps), Ok(()));
+    counts
+}
+
+#[test]
+fn events_other_than_resched_cost_an_idle_cpu_no_pass() {
+    let mut world = World::new(1);
+    for (at, events) in [
+        (2_000, Events::CALL),
+        (3_000, Events::NOTIFY),
+        (4_000, Events::TIMER),
+        (5_000, Events::CONSOLE),
+    ] {
+        world.at(at, Act::Post(events));
+    }
+    world.at(6_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.all_passes(), 1, "only the first");
+    assert_eq!(counts.passes_for(PassCause::First), 1);
+    assert_eq!(counts.avoided, 4);
+    for reason in [
+        WokenBy::Call,
+        WokenBy::Notify,
+        WokenBy::Timer,
+        WokenBy::Console,
+        WokenBy::Stop,
+    ] {
+        assert_eq!(counts.wakes_by(reason), 1, "{reason:?}");
+    }
+    assert_eq!(world.said(), ["call", "console"]);
+    assert_eq!(world.arms(), [] as [u64; 0], "an idle CPU has no timer");
+}
+
+#[test]
+fn resched_costs_an_idle_cpu_one_pass() {
+    let mut world = World::new(1);
+    world.at(2_000, Act::Post(Events::RESCHED | Events::CALL));
+    world.at(3_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.passes_for(PassCause::Resched), 1);
+    assert_eq!(counts.wakes_by(WokenBy::Resched), 1);
+    assert_eq!(counts.avoided, 0);
+}
+
+#[test]
+fn events_other_than_resched_cost_a_guest_no_pass_and_no_switch() {
+    let mut world = World::new(1);
+    world.start(0);
+    for (at, events) in [
+        (2_000, Events::CALL),
+        (3_000, Events::NOTIFY),
+        (4_000, Events::TIMER),
+    ] {
+        world.at(at, Act::Post(events));
+    }
+    world.at(5_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.all_passes(), 1);
+    assert_eq!((counts.switches, counts.avoided), (1, 3));
+    assert_eq!(
+        world.said(),
+        [
+            "load v0", "enter v0", "call", "enter v0", "enter v0", "enter v0", "save v0"
+        ]
+    );
+}
+
+#[test]
+fn slices_end_and_the_other_runs() {
+    let mut world = World::new(1);
+    world.start(0);
+    world.start(1);
+    world.at(1_000 + 3 * SLICE + SLICE / 2, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.passes_for(PassCause::SliceEnd), 3);
+    assert_eq!(counts.switches, 4);
+    let entered: Vec<_> = world
+        .said()
+        .into_iter()
+        .filter(|s| s.starts_with("enter"))
+        .collect();
+    assert_eq!(entered, ["enter v0", "enter v1", "enter v0", "enter v1"]);
+    let starts = world.arms();
+    assert_eq!(starts.len(), 4, "armed once a slice");
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= SLICE));
+    let now = world.machine.platform().0.now.get();
+    let ran = |v| world.unit(v).run_time(Ticks::new(now)).get();
+    assert!(ran(0).abs_diff(2 * SLICE) < 1000 && ran(1).abs_diff(SLICE * 3 / 2) < 1000);
+    let row = world
+        .machine
+        .pcpu(CPU0)
+        .unwrap()
+        .account
+        .snapshot(world.machine.platform());
+    assert_eq!(row.guest.get(), ran(0) + ran(1));
+}
+
+#[test]
+fn a_timer_that_fires_early_is_armed_again() {
+    let mut world = World::new(1);
+    world.start(0);
+    world.at(2_000, Act::FireEarly);
+    world.at(1_000 + SLICE * 3 / 2, Act::Stop);
+    world.run();
+    let arms = world.arms();
+    assert_eq!(arms[0], arms[1], "the same deadline, armed twice");
+    assert_eq!(counts(&world).passes_for(PassCause::SliceEnd), 1);
+}
+
+#[test]
+fn a_halted_guest_blocks_and_a_kick_brings_it_back() {
+    let mut world = World::new(1);
+    world.start(0);
+    world.outcomes(0, [RunOutcome::Block]);
+    world.at(5_000, Act::Kick(0));
+    world.at(9_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.passes_for(PassCause::Blocked), 1);
+    assert_eq!(counts.passes_for(PassCause::Resched), 1);
+    assert_eq!(counts.wakes_by(WokenBy::Resched), 1);
+    assert_eq!(
+        world.said(),
+        [
+            "load v0", "enter v0", "save v0", "load v0", "enter v0", "save v0"
+        ]
+    );
+    assert_eq!(world.ipis(), [0, 0], "one into HLT, one into the guest");
+}
+
+#[test]
+fn a_kick_between_the_look_and_the_block_cancels_the_block() {
+    let mut world = World::new(1);
+    world.start(0);
+    world.outcomes(0, [RunOutcome::Block]);
+    world.kick_on_exit(0);
+    world.at(9_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.blocks_cancelled, 1);
+    assert_eq!(counts.passes_for(PassCause::Blocked), 0, "not even a pass");
+    assert_eq!(world.unit(0).state.phase(), Phase::Running(CPU0));
+}
+
+#[test]
+fn a_vcpu_timer_wakes_the_cpu_and_then_the_vcpu() {
+    let mut world = World::new(1);
+    world.start(0);
+    world.outcomes(0, [RunOutcome::Block]);
+    world
+        .machine
+        .set_vcpu_timer(vcpu(0), Some(Ticks::new(7_000)))
+        .unwrap();
+    world.at(9_000, Act::Stop);
+    world.run();
+    assert_eq!(
+        world.said(),
+        [
+            "load v0", "enter v0", "save v0", "timer v0", "load v0", "enter v0", "save v0"
+        ]
+    );
+    let counts = counts(&world);
+    assert_eq!(counts.wakes_by(WokenBy::Timer), 1);
+    assert!(world.arms().contains(&7_000));
+    assert_eq!(
+        world.machine.pcpu(CPU0).unwrap().deadlines().len(),
+        1,
+        "the slice"
+    );
+}
+
+#[test]
+fn a_guest_is_interrupted_for_its_own_timer_without_a_pass() {
+    let mut world = World::new(1);
+    world.start(0);
+    world
+        .machine
+        .set_vcpu_timer(vcpu(0), Some(Ticks::new(7_000)))
+        .unwrap();
+    world.at(9_000, Act::Stop);
+    world.run();
+    assert_eq!(
+        world.said(),
+        ["load v0", "enter v0", "timer v0", "enter v0", "save v0"]
+    );
+    let counts = counts(&world);
+    assert_eq!((counts.all_passes(), counts.avoided), (1, 1));
+}
+
+#[test]
+fn a_yield_and_a_death_ask_the_scheduler() {
+    let mut world = World::new(1);
+    world.start(0);
+    world.start(1);
+    world.outcomes(0, [RunOutcome::Yield, RunOutcome::Gone]);
+    world.outcomes(1, [RunOutcome::Yield]);
+    world
+        .machine
+        .set_vcpu_timer(vcpu(0), Some(Ticks::new(1 << 40)))
+        .unwrap();
+    world.at(9_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.passes_for(PassCause::Yielded), 2);
+    assert_eq!(counts.passes_for(PassCause::Gone), 1);
+    assert!(world.said().contains(&String::from("removed v0")));
+    assert_eq!(world.unit(0).state.phase(), Phase::Offline);
+    let left = world.machine.pcpu(CPU0).unwrap().deadlines();
+    assert!(
+        left.iter().all(|(key, _)| *key == TimerKey::Slice),
+        "{left:?}"
+    );
+    world
+        .machine
+        .add_vcpu(vcpu(0), UnitParams::default())
+        .unwrap();
+}
+
+#[test]
+fn the_run_ends_when_it_should() {
+    let mut world = World::new(2);
+    world.machine.end_at(Ticks::new(50_000));
+    world.run();
+    assert!(world.machine.platform().0.now.get() >= 50_000);
+    assert_eq!(counts(&world).wakes_by(WokenBy::Timer), 1);
+    let other = world.machine.pcpu(CpuId::new(1)).unwrap();
+    assert_eq!(other.word.pending(), Events::STOP, "all CPUs are told");
+}
+
+#[test]
+fn console_input_and_the_console_timer_reach_the_console() {
+    let mut world = World::new(1);
+    world.machine.set_console_timer(Some(Ticks::new(3_000)));
+    world.at(5_000, Act::Post(Events::CONSOLE));
+    world.at(6_000, Act::Stop);
+    world.run();
+    assert_eq!(world.said(), ["console", "console"]);
+}
+
+#[test]
+fn a_post_interrupts_only_who_would_not_see_it() {
+    let world = World::new(2);
+    let (machine, other) = (&world.machine, CpuId::new(1));
+    let word = &machine.pcpu(other).unwrap().word;
+    machine.post(other, Events::CALL);
+    assert_eq!(world.ipis(), [] as [u32; 0], "it is awake");
+    assert_eq!(word.take(), Events::CALL);
+    for (state, sent) in [
+        (SleepState::Halted, 1),
+        (SleepState::Watching, 1),
+        (SleepState::Guest, 2),
+    ] {
+        word.publish(state).unwrap();
+        machine.post(other, Events::CALL);
+        machine.post(other, Events::NOTIFY);
+        assert_eq!(world.ipis().len(), sent, "{state:?}");
+        word.take();
+    }
+    let made = machine.pcpu(CPU0).unwrap().wakes.counts();
+    assert_eq!(
+        (made.ipi, made.store, made.will_look, made.rides_along),
+        (2, 1, 1, 3)
+    );
+    machine.post(CPU0, Events::CALL);
+    assert_eq!(
+        machine.pcpu(CPU0).unwrap().wakes.counts().posted(),
+        7,
+        "none to itself"
+    );
+}
+
+#[test]
+fn a_kick_goes_where_the_vcpu_runs() {
+    let world = World::new(2);
+    let machine = &world.machine;
+    let other = CpuId::new(1);
+    machine.sched().cpu_online(other).unwrap();
+    machine
+        .add_vcpu(
+            vcpu(0),
+            UnitParams {
+                weight: Weight::DEFAULT,
+                affinity: CpuSet::single(other),
+            },
+        )
+        .unwrap();
+    machine.online_vcpu(vcpu(0));
+    let decision = machine.sched().schedule(other, Ticks::new(1_000), None);
+    assert_eq!(decision.run, Some(vcpu(0)));
+    machine.pcpu(other).unwrap().word.take();
+    // It was started with a token, which it takes before it looks.
+    machine.kick(vcpu(0));
+    assert!(!machine.pcpu(other).unwrap().word.is_pending());
+    assert!(world.unit(0).state.consume_kick());
+    machine.kick(vcpu(0));
+    machine.kick(vcpu(0));
+    assert_eq!(machine.pcpu(other).unwrap().word.take(), Events::NOTIFY);
+    world.unit(0).state.consume_kick();
+    machine.online_vcpu(vcpu(0));
+    assert_eq!(
+        machine.pcpu(other).unwrap().word.take(),
+        Events::NOTIFY,
+        "a second start is a kick"
+    );
+    machine.kick(vcpu(99));
+    machine.online_vcpu(vcpu(99));
+}
+
+#[test]
+fn a_timer_follows_its_vcpu() {
+    let world = World::new(2);
+    let (machine, other) = (&world.machine, CpuId::new(1));
+    let deadlines = |cpu| machine.pcpu(cpu).unwrap().deadlines();
+    machine
+        .set_vcpu_timer(vcpu(0), Some(Ticks::new(5_000)))
+        .unwrap();
+    assert_eq!(
+        deadlines(CPU0),
+        [(TimerKey::Vcpu(vcpu(0)), Ticks::new(5_000))]
+    );
+    // Set anew from another CPU: it moves there.
+    machine.platform().0.cpu.set(1);
+    machine
+        .set_vcpu_timer(vcpu(0), Some(Ticks::new(6_000)))
+        .unwrap();
+    assert_eq!(deadlines(CPU0), []);
+    assert_eq!(machine.pcpu(CPU0).unwrap().next_deadline(), None);
+    assert_eq!(
+        machine.pcpu(other).unwrap().next_deadline(),
+        Some(Ticks::new(6_000))
+    );
+    // The vCPU comes to run on the first again: the timer comes along, unchanged.
+    machine.platform().0.cpu.set(0);
+    machine.bring_timer(vcpu(0));
+    assert_eq!(
+        deadlines(CPU0),
+        [(TimerKey::Vcpu(vcpu(0)), Ticks::new(6_000))]
+    );
+    assert_eq!(deadlines(other), []);
+    machine.set_vcpu_timer(vcpu(0), None).unwrap();
+    assert_eq!(deadlines(CPU0), []);
+    assert!(machine.set_vcpu_timer(vcpu(99), None).is_err());
+}
+
+#[test]
+fn a_removed_vcpu_leaves_the_guest_and_its_slot() {
+    let mut world = World::new(1);
+    world.start(0);
+    world.at(3_000, Act::Remove(0));
+    world.at(9_000, Act::Stop);
+    world.run();
+    assert_eq!(world.unit(0).state.phase(), Phase::Offline);
+    assert_eq!(world.said(), ["load v0", "enter v0", "save v0"]);
+    assert_eq!(counts(&world).passes_for(PassCause::Resched), 1);
+    world
+        .machine
+        .add_vcpu(vcpu(0), UnitParams::default())
+        .unwrap();
+}
+
+#[test]
+fn figures_that_cannot_be_true_together_are_named() {
+    let good = DispatchCounts {
+        turns: 3,
+        avoided: 2,
+        passes: [1, 0, 0, 0, 0, 0],
+        ..DispatchCounts::default()
+    };
+    assert_eq!(good.check(0), Ok(()));
+    let lost = DispatchCounts { avoided: 1, ..good };
+    assert_eq!(
+        std::format!("{}", lost.check(0).unwrap_err()),
+        "3 turns, but 2 with or without a pass"
+    );
+    assert_eq!(
+        std::format!("{}", good.check(4).unwrap_err()),
+        "4 sleeps, but 0 ends of sleeps"
+    );
+    assert_eq!(good.since(&lost).avoided, 1);
+}

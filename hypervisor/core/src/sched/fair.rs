@@ -1,6 +1,6 @@
 //! The fair scheduler: a weighted fair runqueue per CPU, with stealing.
 //!
-//! Each unit has a virtual run time, its run time × 256 / weight ([`VTime`]); the one with the least runs. Two units that
+//! Each unit has a virtual run time, its run time × 256 / weight (`VTime`); the one with the least runs. Two units that
 //! compete for one CPU thus get time in proportion to their weights, exact to one slice. Across CPUs:
 //! - **Work-conserving.** A CPU that finds nothing to run says so in the idle set, *then* looks at all other queues.
 //!   Whoever makes a unit wait looks at the idle set *after* it is in the queue, claims an idle CPU that may run it, and
@@ -13,7 +13,7 @@
 //! - **Quiet.** A slice timer runs only on a CPU that runs a unit. An idle CPU has none.
 //!
 //! Invariants:
-//! - A unit's data ([`Entry`]) is a value that is *moved*: it is in its own slot (blocked, offline), in one runqueue
+//! - A unit's data (`Entry`) is a value that is *moved*: it is in its own slot (blocked, offline), in one runqueue
 //!   (waiting, current, leaving), or in the hands of one CPU that carries it. Being in two places does not compile.
 //! - The loaded set has a CPU's bit exactly when units wait in its queue (kept under the queue's lock).
 //! - Nothing is allocated after [`Fair::new`], except by [`dump`](Scheduler::dump), outside of all locks.
@@ -34,7 +34,7 @@ use alloc::collections::VecDeque;
 use cpumask::AtomicCpuSet;
 use entry::Entry;
 use queue::{Queue, RunQueue};
-use vtime::GlobalClock;
+use vtime::{GlobalClock, VTime};
 
 mod cpumask;
 mod dump;
@@ -44,8 +44,6 @@ mod queue;
 mod schedule;
 mod steal;
 mod vtime;
-
-pub use vtime::VTime;
 
 /// A unit that enters a queue is owed at most this many slices of running, and has had at most so many too much.
 const MEMORY_SLICES: u64 = 4;
@@ -424,5 +422,6 @@ impl Scheduler for Fair {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

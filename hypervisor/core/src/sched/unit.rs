@@ -202,5 +202,6 @@ impl fmt::Debug for RunState {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

@@ -9,7 +9,7 @@ use crate::units::Ticks;
 /// distance, which is right as long as that is below 2^63; and bounds are put on distances wherever units meet (see
 /// [`Entry::admit`](super::Entry::admit)), so that even two queues that drift apart for years do no harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct VTime(u64);
+pub(super) struct VTime(u64);
 
 impl VTime {
     /// The point with this number.
