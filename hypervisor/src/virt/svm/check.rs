@@ -156,7 +156,9 @@ mod tests {
     fn a_start_state_breaks_none() {
         assert_eq!(with(|_| ()), None);
         assert_eq!(
-            with(|vmcb| drop(reset(&mut vmcb.save, StartState::Sipi { vector: 8 }))),
+            with(|vmcb| {
+                let _ = reset(&mut vmcb.save, StartState::Sipi { vector: 8 });
+            }),
             None
         );
     }

@@ -11,6 +11,7 @@ mod entry;
 mod event;
 mod exit;
 mod features;
+mod host;
 mod msr;
 mod npt;
 mod page;
@@ -27,18 +28,16 @@ use alloc::vec::Vec;
 
 use lull_core::units::{CpuId, MAX_CPUS};
 use raw_cpuid::CpuIdReader;
-use spin::{Mutex, Once};
+use spin::Once;
 
 use super::GuestMemory;
 use super::fpu::FpuFeatures;
-use asid::AsidPool;
 pub use features::NoSvm;
 use features::SvmFeatures;
+use host::HostCpu;
 pub use npt::Npt;
-use page::zeroed;
 use permissions::{IoMap, MsrMap};
 pub use vcpu::SvmVcpu;
-use vmcb::Vmcb;
 
 /// AMD-V of this machine.
 #[derive(Clone)]
@@ -57,13 +56,6 @@ impl Shared {
     fn cpu(&self, cpu: CpuId) -> Option<&HostCpu> {
         self.cpus.get(cpu.index())?.get()
     }
-}
-
-/// What one pCPU needs to run guests. Exists only for CPUs on which AMD-V is on.
-struct HostCpu {
-    asids: Mutex<AsidPool>,
-    /// The host's VMLOAD state of this CPU.
-    state: Box<Vmcb>,
 }
 
 impl Svm {
@@ -116,85 +108,5 @@ impl Svm {
                 size: 832,
             },
         )
-    }
-}
-
-#[cfg(target_os = "none")]
-mod hardware {
-    #![expect(unsafe_code, reason = "turns AMD-V on, runs guests")]
-
-    use alloc::format;
-
-    use super::features::SvmFlags;
-    use super::page::Pages;
-    use super::*;
-    use crate::virt::fpu;
-
-    impl HostCpu {
-        /// One guest run on this CPU; the gate is closed.
-        pub(super) fn run(&self, gprs: &mut [u64; 16], vmcb: &mut Vmcb) {
-            // SAFETY: `self` exists, so AMD-V is on here and `state` was filled by VMSAVE; `SvmVcpu`, the only caller, closed the
-            // gate, owns the VMCB, and keeps its maps and tables alive.
-            unsafe { entry::run(gprs, vmcb, super::page::physical(&*self.state)) };
-        }
-    }
-
-    impl Svm {
-        pub(in crate::virt) fn enable_on_this_cpu(&self, cpu: CpuId) -> Result<(), String> {
-            let slot = self
-                .0
-                .cpus
-                .get(cpu.index())
-                .ok_or_else(|| format!("CPU {}: no such CPU", cpu.index()))?;
-            let features = SvmFeatures::read(&raw_cpuid::CpuIdReaderNative)
-                .map_err(|_| "this CPU has no AMD-V, the first one has")?;
-            if !features
-                .flags
-                .contains(self.0.features.flags & SvmFlags::all())
-            {
-                return Err("this CPU's AMD-V offers less than the first one's".into());
-            }
-            // Emulators may lack VM_CR: then nothing is disabled.
-            if let Ok(vm_cr) = registers::read(registers::VM_CR)
-                && vm_cr & registers::VM_CR_SVMDIS != 0
-            {
-                let locked = vm_cr & registers::VM_CR_LOCK != 0;
-                return Err(format!(
-                    "firmware switched AMD-V off (VM_CR.SVMDIS{}); switch on \"SVM mode\" in its setup",
-                    if locked { ", locked" } else { "" }
-                ));
-            }
-            registers::set_svme().map_err(|fault| format!("EFER.SVME cannot be set ({fault})"))?;
-            registers::set_host_save(Box::leak(zeroed::<Pages<4096>>()))
-                .map_err(|fault| format!("VM_HSAVE_PA cannot be set ({fault})"))?;
-            fpu::prepare_cpu(self.0.fpu);
-            slot.call_once(|| {
-                let mut state = zeroed::<Vmcb>();
-                // SAFETY: EFER.SVME was set above, on this CPU.
-                unsafe { entry::save_host(&mut state) };
-                let flush_by_asid = features.flags.contains(SvmFlags::FLUSH_BY_ASID);
-                HostCpu {
-                    asids: Mutex::new(AsidPool::new(cpu, features.asids, flush_by_asid)),
-                    state,
-                }
-            });
-            Ok(())
-        }
-    }
-}
-
-/// On the host on which tests run no guest runs.
-#[cfg(not(target_os = "none"))]
-mod hardware {
-    use super::*;
-
-    impl HostCpu {
-        pub(super) fn run(&self, _: &mut [u64; 16], _: &mut Vmcb) {}
-    }
-
-    impl Svm {
-        pub(in crate::virt) fn enable_on_this_cpu(&self, _: CpuId) -> Result<(), String> {
-            Err("not on the bare machine".into())
-        }
     }
 }

@@ -1,16 +1,7 @@
 //! The machine registers of AMD-V (AMD APM vol. 2, 15.4 and 15.30).
 
 #[cfg(target_os = "none")]
-pub use hardware::{read, set_host_save, set_svme, write_tsc_aux};
-
-/// VM_CR.
-pub const VM_CR: u32 = 0xc001_0114;
-/// Physical address of the page where VMRUN keeps the host's state.
-pub const VM_HSAVE_PA: u32 = 0xc001_0117;
-/// VM_CR.SVMDIS: EFER.SVME cannot be set.
-pub const VM_CR_SVMDIS: u64 = 1 << 4;
-/// VM_CR.LOCK: SVMDIS cannot be cleared.
-pub const VM_CR_LOCK: u64 = 1 << 3;
+pub use hardware::{VM_CR, VM_CR_LOCK, VM_CR_SVMDIS, read, set_host_save, set_svme, write_tsc_aux};
 
 #[cfg(target_os = "none")]
 mod hardware {
@@ -22,7 +13,15 @@ mod hardware {
 
     use super::super::page::{Pages, physical};
     use super::super::reset::EFER_SVME;
-    use super::VM_HSAVE_PA;
+
+    /// VM_CR.
+    pub const VM_CR: u32 = 0xc001_0114;
+    /// Physical address of the page where VMRUN keeps the host's state.
+    pub const VM_HSAVE_PA: u32 = 0xc001_0117;
+    /// VM_CR.SVMDIS: EFER.SVME cannot be set.
+    pub const VM_CR_SVMDIS: u64 = 1 << 4;
+    /// VM_CR.LOCK: SVMDIS cannot be cleared.
+    pub const VM_CR_LOCK: u64 = 1 << 3;
 
     /// Reads an MSR, if it exists.
     pub fn read(msr: u32) -> Result<u64, Fault> {

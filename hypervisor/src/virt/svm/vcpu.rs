@@ -604,6 +604,54 @@ mod tests {
     }
 
     #[test]
+    fn the_gate_is_closed_by_an_event_and_open_without() {
+        use lull_core::wake::Events;
+        let mut vcpu = vcpu();
+        let (cpu, word) = (CpuId::new(3), WakeWord::new());
+        vcpu.loaded = Some(cpu);
+        assert!(
+            matches!(
+                vcpu.enter(&word, &mut |_| panic!("must not run")),
+                Exit::Invalid { .. }
+            ),
+            "not enabled there"
+        );
+        Svm(vcpu.shared.clone()).enable_on_this_cpu(cpu).unwrap();
+        word.post_local(Events::CALL);
+        vcpu.inject(Injection::Nmi);
+        assert_eq!(
+            vcpu.enter(&word, &mut |_| panic!("must not run")),
+            Exit::Event
+        );
+        assert_eq!(word.state(), SleepState::Awake);
+        assert!(vcpu.injection_pending(), "not delivered yet");
+        assert_eq!(word.take(), Events::CALL);
+
+        let mut seen = alloc::vec::Vec::new();
+        let exit = vcpu.enter(&word, &mut |event| {
+            // What a waker does while the guest runs.
+            if event == GateEvent::Left {
+                assert!(word.post(Events::NOTIFY).needs_ipi());
+            }
+            seen.push((event, word.state()));
+        });
+        assert_eq!(exit, Exit::Cpuid);
+        assert_eq!(
+            seen,
+            [
+                (GateEvent::Entering, SleepState::Guest),
+                (GateEvent::Left, SleepState::Guest)
+            ]
+        );
+        assert_eq!(
+            (word.state(), word.pending()),
+            (SleepState::Awake, Events::NOTIFY)
+        );
+        assert!(!vcpu.injection_pending());
+        assert_eq!(vcpu.vmcb().control.asid, 1);
+    }
+
+    #[test]
     fn leaving_the_guest_loses_no_event() {
         use lull_core::wake::Events;
         let word = WakeWord::new();
