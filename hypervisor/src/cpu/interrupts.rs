@@ -66,6 +66,7 @@ pub fn register_provisional(vector: u8, handler: Handler) {
 }
 
 /// Address of the handler of `vector`; 0 if it has none.
+#[cfg(any(target_os = "none", test))]
 fn handler_of(vector: u8) -> usize {
     match HANDLERS[usize::from(vector)].load(Ordering::Acquire) {
         0 => PROVISIONAL[usize::from(vector)].load(Ordering::Acquire),

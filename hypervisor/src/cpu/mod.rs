@@ -4,17 +4,21 @@
 //! [`this`] works and every exception prints. Interrupts are off from the first instruction on and open only
 //! inside [`sleep`].
 
+pub mod descriptors;
 #[cfg(target_os = "none")]
 pub mod dump;
 pub mod features;
 pub mod fixup;
 pub mod interrupts;
 pub mod mwait;
+#[cfg(any(target_os = "none", test))]
 pub mod nmi;
+#[cfg(target_os = "none")]
 pub mod percpu;
 pub mod regs;
 pub mod safe;
 pub mod sleep;
+#[cfg(target_os = "none")]
 pub mod tables;
 pub mod trap;
 

@@ -2,14 +2,9 @@
 //!
 //! The first CPU's area is static, so that an exception in the first instructions of Rust can already
 //! print. The others are made by [`new_area`] before their CPU starts and live for ever.
-#![cfg_attr(
-    target_os = "none",
-    expect(
-        unsafe_code,
-        reason = "GS base and descriptor tables are raw by nature"
-    )
-)]
+#![expect(unsafe_code, reason = "an area is found through GS, by its address")]
 
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use lull_core::cstate::select::MwaitTest;
@@ -180,7 +175,6 @@ impl PerCpu {
     }
 
     /// Gives a CPU its stacks: one that has not started yet, or the boot CPU to itself. The first call counts.
-    #[cfg(target_os = "none")]
     pub fn give_stacks(&self, stacks: Stacks) {
         self.stacks.call_once(|| {
             self.tables.set_stacks(&stacks);
@@ -194,72 +188,63 @@ impl PerCpu {
 static AREAS: [AtomicPtr<PerCpu>; MAX_CPUS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
 
-#[cfg(target_os = "none")]
-mod hardware {
-    use super::{AREAS, AtomicPtr, CpuId, MAX_CPUS, Ordering, PerCpu};
-    use alloc::boxed::Box;
+static BOOT_AREA: PerCpu = PerCpu::new(0);
 
-    static BOOT_AREA: PerCpu = PerCpu::new(0);
+// SAFETY: everything that another CPU reads is atomic; `tables` is touched by its own CPU only.
+unsafe impl Sync for PerCpu {}
+// SAFETY: as above.
+unsafe impl Send for PerCpu {}
 
-    // SAFETY: everything that another CPU reads is atomic; `tables` is touched by its own CPU only.
-    unsafe impl Sync for PerCpu {}
-    // SAFETY: as above.
-    unsafe impl Send for PerCpu {}
-
-    /// The area of the CPU that booted.
-    pub fn boot_area() -> &'static PerCpu {
-        enlist(&BOOT_AREA);
-        &BOOT_AREA
-    }
-
-    /// Makes the area of a CPU that has not started yet. `None` if it has one, or is out of range.
-    pub fn new_area(cpu: CpuId) -> Option<&'static PerCpu> {
-        let slot = AREAS.get(cpu.index())?;
-        if !slot.load(Ordering::Acquire).is_null() {
-            return None;
-        }
-        let area: &'static PerCpu = Box::leak(Box::new(PerCpu::new(cpu.get())));
-        enlist(area);
-        Some(area)
-    }
-
-    fn enlist(area: &'static PerCpu) {
-        let address = core::ptr::from_ref(area).cast_mut();
-        area.this.store(address, Ordering::Relaxed);
-        if let Some(slot) = AREAS.get(area.id().index()) {
-            slot.store(address, Ordering::Release);
-        }
-    }
-
-    /// The area of `cpu`, if it has one.
-    #[must_use]
-    pub fn get(cpu: CpuId) -> Option<&'static PerCpu> {
-        let address = AREAS.get(cpu.index())?.load(Ordering::Acquire);
-        // SAFETY: null or an area from `enlist`, which lives for ever.
-        unsafe { address.as_ref() }
-    }
-
-    /// Every CPU that has an area, in order of index.
-    pub fn all() -> impl Iterator<Item = &'static PerCpu> {
-        (0..MAX_CPUS as u32).filter_map(|i| get(CpuId::new(i)))
-    }
-
-    /// The area of the CPU that runs this. Callers keep interrupts off, as all of Lull does.
-    #[must_use]
-    #[inline]
-    pub fn this() -> &'static PerCpu {
-        let address: *const PerCpu;
-        // SAFETY: GS base points at this CPU's area from the first lines of Rust on (`cpu::init_boot_cpu`,
-        // `cpu::init_this_cpu`), and its first word is its own address.
-        unsafe {
-            core::arch::asm!("mov {}, gs:[0]", out(reg) address, options(nostack, preserves_flags, readonly));
-            &*address
-        }
-    }
-
-    const _: () =
-        assert!(core::mem::offset_of!(PerCpu, this) == 0 && size_of::<AtomicPtr<PerCpu>>() == 8);
+/// The area of the CPU that booted.
+pub fn boot_area() -> &'static PerCpu {
+    enlist(&BOOT_AREA);
+    &BOOT_AREA
 }
 
-#[cfg(target_os = "none")]
-pub use hardware::{all, boot_area, get, new_area, this};
+/// Makes the area of a CPU that has not started yet. `None` if it has one, or is out of range.
+pub fn new_area(cpu: CpuId) -> Option<&'static PerCpu> {
+    let slot = AREAS.get(cpu.index())?;
+    if !slot.load(Ordering::Acquire).is_null() {
+        return None;
+    }
+    let area: &'static PerCpu = Box::leak(Box::new(PerCpu::new(cpu.get())));
+    enlist(area);
+    Some(area)
+}
+
+fn enlist(area: &'static PerCpu) {
+    let address = core::ptr::from_ref(area).cast_mut();
+    area.this.store(address, Ordering::Relaxed);
+    if let Some(slot) = AREAS.get(area.id().index()) {
+        slot.store(address, Ordering::Release);
+    }
+}
+
+/// The area of `cpu`, if it has one.
+#[must_use]
+pub fn get(cpu: CpuId) -> Option<&'static PerCpu> {
+    let address = AREAS.get(cpu.index())?.load(Ordering::Acquire);
+    // SAFETY: null or an area from `enlist`, which lives for ever.
+    unsafe { address.as_ref() }
+}
+
+/// Every CPU that has an area, in order of index.
+pub fn all() -> impl Iterator<Item = &'static PerCpu> {
+    (0..MAX_CPUS as u32).filter_map(|i| get(CpuId::new(i)))
+}
+
+/// The area of the CPU that runs this. Callers keep interrupts off, as all of Lull does.
+#[must_use]
+#[inline]
+pub fn this() -> &'static PerCpu {
+    let address: *const PerCpu;
+    // SAFETY: GS base points at this CPU's area from the first lines of Rust on (`cpu::init_boot_cpu`,
+    // `cpu::init_this_cpu`), and its first word is its own address.
+    unsafe {
+        core::arch::asm!("mov {}, gs:[0]", out(reg) address, options(nostack, preserves_flags, readonly));
+        &*address
+    }
+}
+
+const _: () =
+    assert!(core::mem::offset_of!(PerCpu, this) == 0 && size_of::<AtomicPtr<PerCpu>>() == 8);

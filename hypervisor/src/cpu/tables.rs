@@ -3,19 +3,13 @@
 //! Only its own CPU loads and uses a [`Tables`]; the IDT is filled once by the first CPU, before the
 //! others start. NMI, double fault and machine check run on stacks of their own (IST 1, 2, 3), since they
 //! may hit with any stack pointer.
-#![cfg_attr(
-    target_os = "none",
-    expect(unsafe_code, reason = "descriptor tables are loaded by address")
-)]
+#![expect(unsafe_code, reason = "descriptor tables are loaded by address")]
 
+use core::arch::asm;
 use core::cell::UnsafeCell;
 
-/// Selector of the 64-bit code segment.
-pub const CODE: u16 = 8;
-/// Selector of the data segment.
-pub const DATA: u16 = 16;
-/// Selector of the task state segment of this CPU.
-pub const TSS: u16 = 24;
+use super::descriptors::{CODE, DATA, TSS, gate, tss_descriptor};
+use super::percpu::Stacks;
 
 /// IST slot (1-based) of NMI.
 pub const IST_NMI: u8 = 1;
@@ -69,140 +63,88 @@ impl Tables {
     }
 }
 
-/// The two words of an available 64-bit TSS descriptor. Intel SDM vol. 3, 9.2.3.
-const fn tss_descriptor(base: u64, limit: u64) -> [u64; 2] {
-    let low = (limit & 0xFFFF)
-        | ((base & 0x00FF_FFFF) << 16)
-        | (0x89 << 40)
-        | ((limit >> 16 & 0xF) << 48)
-        | ((base >> 24 & 0xFF) << 56);
-    [low, base >> 32]
+#[repr(C, align(4096))]
+struct Idt(UnsafeCell<[[u64; 2]; 256]>);
+// SAFETY: written only by `fill_idt`, on the first CPU before any other runs; afterwards the CPUs only read it.
+unsafe impl Sync for Idt {}
+static IDT: Idt = Idt(UnsafeCell::new([[0; 2]; 256]));
+
+// SAFETY: the entry stubs of cpu/asm/trap_entry.s; only the address is used.
+unsafe extern "C" {
+    static lull_trap_stubs: u8;
 }
 
-/// The two words of an interrupt gate with DPL 0. Intel SDM vol. 3, 7.14.1.
-const fn gate(address: u64, ist: u8) -> [u64; 2] {
-    let low = (address & 0xFFFF)
-        | ((CODE as u64) << 16)
-        | ((ist as u64) << 32)
-        | (0x8E << 40)
-        | ((address >> 16 & 0xFFFF) << 48);
-    [low, address >> 32]
+#[repr(C, packed)]
+struct TablePointer {
+    limit: u16,
+    base: u64,
 }
 
-#[cfg(target_os = "none")]
-mod hardware {
-    use super::{
-        CODE, DATA, IST_DOUBLE_FAULT, IST_MACHINE_CHECK, IST_NMI, TSS, Tables, TaskState,
-        UnsafeCell, gate, tss_descriptor,
-    };
-    use crate::cpu::percpu::Stacks;
-    use core::arch::asm;
+/// Fills the IDT; `with_ist` once the IST stacks of this CPU are in its TSS.
+pub fn fill_idt(with_ist: bool) {
+    let stubs = (&raw const lull_trap_stubs).addr() as u64;
+    for vector in 0..256u64 {
+        let ist = match (with_ist, vector) {
+            (true, 2) => IST_NMI,
+            (true, 8) => IST_DOUBLE_FAULT,
+            (true, 18) => IST_MACHINE_CHECK,
+            _ => 0,
+        };
+        // SAFETY: one CPU runs, with interrupts off (see `Idt`).
+        unsafe { (*IDT.0.get())[vector as usize] = gate(stubs + 16 * vector, ist) };
+    }
+}
 
-    #[repr(C, align(4096))]
-    struct Idt(UnsafeCell<[[u64; 2]; 256]>);
-    // SAFETY: written only by `fill_idt`, on the first CPU before any other runs; afterwards the CPUs only read it.
-    unsafe impl Sync for Idt {}
-    static IDT: Idt = Idt(UnsafeCell::new([[0; 2]; 256]));
-
-    // SAFETY: the entry stubs of cpu/asm/trap_entry.s; only the address is used.
-    unsafe extern "C" {
-        static lull_trap_stubs: u8;
+impl Tables {
+    /// Points the IST slots at these stacks. Before [`Self::load`], or on the running CPU itself.
+    pub(in crate::cpu) fn set_stacks(&self, stacks: &Stacks) {
+        // SAFETY: only the owning CPU, or the one that makes this area before the owner starts, comes here.
+        let tss = unsafe { &mut *self.tss.get() };
+        let mut ist = tss.ist;
+        ist[usize::from(IST_NMI) - 1] = stacks.nmi.top();
+        ist[usize::from(IST_DOUBLE_FAULT) - 1] = stacks.double_fault.top();
+        ist[usize::from(IST_MACHINE_CHECK) - 1] = stacks.machine_check.top();
+        tss.ist = ist;
     }
 
-    #[repr(C, packed)]
-    struct TablePointer {
-        limit: u16,
-        base: u64,
-    }
-
-    /// Fills the IDT; `with_ist` once the IST stacks of this CPU are in its TSS.
-    pub fn fill_idt(with_ist: bool) {
-        let stubs = (&raw const lull_trap_stubs).addr() as u64;
-        for vector in 0..256u64 {
-            let ist = match (with_ist, vector) {
-                (true, 2) => IST_NMI,
-                (true, 8) => IST_DOUBLE_FAULT,
-                (true, 18) => IST_MACHINE_CHECK,
-                _ => 0,
-            };
-            // SAFETY: one CPU runs, with interrupts off (see `Idt`).
-            unsafe { (*IDT.0.get())[vector as usize] = gate(stubs + 16 * vector, ist) };
-        }
-    }
-
-    impl Tables {
-        /// Points the IST slots at these stacks. Before [`Self::load`], or on the running CPU itself.
-        pub(in crate::cpu) fn set_stacks(&self, stacks: &Stacks) {
-            // SAFETY: only the owning CPU, or the one that makes this area before the owner starts, comes here.
-            let tss = unsafe { &mut *self.tss.get() };
-            let mut ist = tss.ist;
-            ist[usize::from(IST_NMI) - 1] = stacks.nmi.top();
-            ist[usize::from(IST_DOUBLE_FAULT) - 1] = stacks.double_fault.top();
-            ist[usize::from(IST_MACHINE_CHECK) - 1] = stacks.machine_check.top();
-            tss.ist = ist;
-        }
-
-        /// Loads GDT, segments, TSS and IDT on the CPU that runs this; it must own this area.
-        pub(in crate::cpu) fn load(&self) {
-            let tss = tss_descriptor(
-                self.tss.get().addr() as u64,
-                size_of::<TaskState>() as u64 - 1,
+    /// Loads GDT, segments, TSS and IDT on the CPU that runs this; it must own this area.
+    pub(in crate::cpu) fn load(&self) {
+        let tss = tss_descriptor(
+            self.tss.get().addr() as u64,
+            size_of::<TaskState>() as u64 - 1,
+        );
+        let gdt = TablePointer {
+            limit: 5 * 8 - 1,
+            base: self.gdt.get().addr() as u64,
+        };
+        let idt = TablePointer {
+            limit: 256 * 16 - 1,
+            base: IDT.0.get().addr() as u64,
+        };
+        // SAFETY: the tables live for ever; the new selectors mean what the old ones meant; the TSS
+        // descriptor is written afresh (not busy) before LTR.
+        unsafe {
+            (*self.gdt.get())[3] = tss[0];
+            (*self.gdt.get())[4] = tss[1];
+            asm!(
+                "lgdt [{gdt}]",
+                "push {code}",
+                "lea {scratch}, [rip + 2f]",
+                "push {scratch}",
+                "retfq",
+                "2:",
+                "mov ds, {data:x}",
+                "mov es, {data:x}",
+                "mov ss, {data:x}",
+                "ltr {tss:x}",
+                "lidt [{idt}]",
+                gdt = in(reg) &raw const gdt,
+                idt = in(reg) &raw const idt,
+                code = const CODE,
+                scratch = out(reg) _,
+                data = in(reg) u32::from(DATA),
+                tss = in(reg) u32::from(TSS),
             );
-            let gdt = TablePointer {
-                limit: 5 * 8 - 1,
-                base: self.gdt.get().addr() as u64,
-            };
-            let idt = TablePointer {
-                limit: 256 * 16 - 1,
-                base: IDT.0.get().addr() as u64,
-            };
-            // SAFETY: the tables live for ever; the new selectors mean what the old ones meant; the TSS
-            // descriptor is written afresh (not busy) before LTR.
-            unsafe {
-                (*self.gdt.get())[3] = tss[0];
-                (*self.gdt.get())[4] = tss[1];
-                asm!(
-                    "lgdt [{gdt}]",
-                    "push {code}",
-                    "lea {scratch}, [rip + 2f]",
-                    "push {scratch}",
-                    "retfq",
-                    "2:",
-                    "mov ds, {data:x}",
-                    "mov es, {data:x}",
-                    "mov ss, {data:x}",
-                    "ltr {tss:x}",
-                    "lidt [{idt}]",
-                    gdt = in(reg) &raw const gdt,
-                    idt = in(reg) &raw const idt,
-                    code = const CODE,
-                    scratch = out(reg) _,
-                    data = in(reg) u32::from(DATA),
-                    tss = in(reg) u32::from(TSS),
-                );
-            }
         }
-    }
-}
-
-#[cfg(target_os = "none")]
-pub use hardware::fill_idt;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tss_descriptor_scatters_its_base() {
-        let [low, high] = tss_descriptor(0x1122_3344_5566_7788, 103);
-        assert_eq!(low, 0x5500_8966_7788_0067);
-        assert_eq!(high, 0x1122_3344);
-    }
-
-    #[test]
-    fn a_gate_scatters_its_address_and_names_its_stack() {
-        let [low, high] = gate(0x1122_3344_5566_7788, 3);
-        assert_eq!(low, 0x5566_8E03_0008_7788);
-        assert_eq!(high, 0x1122_3344);
     }
 }

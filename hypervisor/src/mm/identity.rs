@@ -119,6 +119,13 @@ pub fn image() -> Range {
     between!(__image_start, __image_end).frames_around()
 }
 
+/// Is this an address of the image's code?
+#[must_use]
+pub fn is_code(address: u64) -> bool {
+    let text = between!(__text_start, __text_end);
+    text.start <= address && address < text.end
+}
+
 /// The stack that the boot CPU runs on.
 #[must_use]
 pub fn boot_stack() -> Stack {

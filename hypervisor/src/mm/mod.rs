@@ -20,6 +20,6 @@ pub use frames::{FrameError, Range};
 #[cfg(target_os = "none")]
 pub use self::identity::{
     MmError, Report, allocate, allocate_below, allocate_unzeroed, boot_stack, check_wx, free_bytes,
-    image, init, is_mapped, largest_free, map_device, map_firmware, new_stack, release, root,
-    set_access, total_bytes,
+    image, init, is_code, is_mapped, largest_free, map_device, map_firmware, new_stack, release,
+    root, set_access, total_bytes,
 };

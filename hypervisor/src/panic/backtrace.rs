@@ -11,9 +11,15 @@ pub const MAX_FRAMES: usize = 32;
 
 /// Calls `each` with the return address of every frame from `rbp` outwards.
 ///
-/// `read` gives the 64-bit word at an address, or `None` where nothing may be read. The walk ends at a null or
-/// misaligned frame pointer, at one that does not go up, or after [`MAX_FRAMES`].
-pub fn walk(mut rbp: u64, read: impl Fn(u64) -> Option<u64>, mut each: impl FnMut(u64)) {
+/// `read` gives the 64-bit word at an address, or `None` where nothing may be read; `is_code` tells whether a return
+/// address can be one. The walk ends at a null or misaligned frame pointer, at one that does not go up, at what is no
+/// return address, or after [`MAX_FRAMES`].
+pub fn walk(
+    mut rbp: u64,
+    read: impl Fn(u64) -> Option<u64>,
+    is_code: impl Fn(u64) -> bool,
+    mut each: impl FnMut(u64),
+) {
     for _ in 0..MAX_FRAMES {
         if rbp == 0 || !rbp.is_multiple_of(8) {
             return;
@@ -21,7 +27,7 @@ pub fn walk(mut rbp: u64, read: impl Fn(u64) -> Option<u64>, mut each: impl FnMu
         let (Some(next), Some(address)) = (read(rbp), rbp.checked_add(8).and_then(&read)) else {
             return;
         };
-        if address == 0 {
+        if !is_code(address) {
             return;
         }
         each(address);
@@ -64,6 +70,7 @@ mod tests {
         walk(
             rbp,
             |a| memory.iter().find(|(at, _)| *at == a).map(|(_, v)| *v),
+            |a| (10..100).contains(&a),
             |a| found.push(a),
         );
         found
@@ -87,6 +94,8 @@ mod tests {
             [11],
             "unreadable next frame"
         );
+        let stray = [(0x100, 0x200), (0x108, 11), (0x200, 0x300), (0x208, 9999)];
+        assert_eq!(frames(&stray, 0x100), [11], "no return address");
         assert_eq!(frames(&[], 0x101), Vec::<u64>::new(), "misaligned");
         assert_eq!(
             frames(&[], u64::MAX - 7),

@@ -127,10 +127,10 @@ pub fn fatal_boot(what: fmt::Arguments<'_>) -> ! {
         expected: "a machine and a loader that Lull can start from",
     });
     machine_channel::end(&records::End {
-        status: EndCode::BadBoot.status(),
-        code: EndCode::BadBoot as u8,
+        status: EndCode::BadInput.status(),
+        code: EndCode::BadInput as u8,
     });
-    leave(EndCode::BadBoot)
+    leave(EndCode::BadInput)
 }
 
 /// Becomes the owner, or stops; takes the console; stops the others.
@@ -232,6 +232,7 @@ pub fn dump_backtrace(rip: Option<u64>, rbp: u64) {
     backtrace::walk(
         rbp,
         |address| safe::peek_u64(address).ok(),
+        crate::mm::is_code,
         |address| {
             let _ = backtrace::line(&mut lines, depth, address, true, table.as_ref());
             depth += 1;

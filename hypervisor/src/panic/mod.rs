@@ -29,7 +29,7 @@ pub enum EndCode {
     /// Lull itself failed.
     Panic = 0x13,
     /// The firmware or the loader gave something to boot with that cannot be used.
-    BadBoot = 0x14,
+    BadInput = 0x14,
 }
 
 impl EndCode {
@@ -41,7 +41,7 @@ impl EndCode {
             Self::GuestFailed => "guest-failed",
             Self::Accounting => "accounting",
             Self::Panic => "panic",
-            Self::BadBoot => "bad-boot",
+            Self::BadInput => "bad-input",
         }
     }
 }
