@@ -202,11 +202,26 @@ fn cannot_start(name: &str, why: &io::Error) -> anyhow::Error {
 /// # Errors
 /// If it cannot be started or fails; the error holds the whole command line.
 pub fn run(command: &mut Command) -> Result<()> {
+    run_within(command, None)
+}
+
+/// As [`run`], and ends it when `limit` is over.
+///
+/// # Errors
+/// As [`run`], or if the limit is over.
+pub fn run_within(command: &mut Command, limit: Option<Duration>) -> Result<()> {
     let mut job = Job::start(command, Scope::Group)?;
-    match job.wait(None)? {
-        Some(status) if status.success() => Ok(()),
-        Some(status) => bail!("`{}` failed ({status})", line(command)),
-        None => bail!("`{}` did not end", line(command)),
+    match (job.wait(limit)?, limit) {
+        (Some(status), _) if status.success() => Ok(()),
+        (Some(status), _) => bail!("`{}` failed ({status})", line(command)),
+        (None, limit) => {
+            job.end();
+            bail!(
+                "`{}` did not end within {:?}",
+                line(command),
+                limit.unwrap_or_default()
+            )
+        }
     }
 }
 
@@ -281,6 +296,15 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(why.starts_with("`sh -c 'exit 3'` failed"), "{why}");
+    }
+
+    #[test]
+    fn what_takes_too_long_is_named() {
+        let mut command = Command::new("sleep");
+        let why = run_within(command.arg("600"), Some(Duration::from_millis(50)))
+            .unwrap_err()
+            .to_string();
+        assert_eq!(why, "`sleep 600` did not end within 50ms");
     }
 
     #[test]

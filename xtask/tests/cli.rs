@@ -1,5 +1,8 @@
 //! The command line as a user meets it: the real program, in surroundings that lack something.
-#![expect(clippy::expect_used, reason = "a test that cannot set up its surroundings has failed")]
+#![expect(
+    clippy::expect_used,
+    reason = "a test that cannot set up its surroundings has failed"
+)]
 
 use std::{
     env, fs,
