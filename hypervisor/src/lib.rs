@@ -16,6 +16,7 @@ pub mod boot;
 pub mod console;
 pub mod cpu;
 pub mod domain;
+#[cfg(target_os = "none")]
 pub mod init;
 pub mod keys;
 pub mod machine;
