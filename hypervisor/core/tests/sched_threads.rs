@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const CPUS: usize = 4;
 const UNITS: usize = 9;
 const KICKERS: usize = 2;
-const ROUNDS: usize = 40_000;
+const ROUNDS: usize = 20_000;
 
 /// What a unit is about: work that is given to it, and that it has seen.
 #[derive(Default)]
