@@ -1,7 +1,7 @@
-//! The interrupt command register: every IPI of the machine goes through [`write`].
+//! The interrupt command register: every IPI of the machine goes through [`write()`].
 //!
 //! Two guarantees:
-//! - Every store before the call is visible to the interrupt's handler: see [`msr::order_stores`] for x2APIC; in xAPIC
+//! - Every store before the call is visible to the interrupt's handler: by fences in x2APIC mode (`msr::order_stores`); in xAPIC
 //!   mode the register is uncached memory, and an uncached store stays behind all earlier stores.
 //! - In xAPIC mode the command takes two writes, and nothing sends another one in between: callers run with interrupts
 //!   off, and NMI handlers do not send. The one exception is the stop of a dying machine, which goes to a shorthand (the

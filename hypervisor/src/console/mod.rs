@@ -1,6 +1,6 @@
 //! Console: COM1 for people, port 0xE9 for tools.
 //!
-//! - [`logger`]: log lines, through the `log` crate, and guest lines.
+//! - `logger`: log lines, through the `log` crate, and guest lines.
 //! - [`machine_channel`], [`records`], [`json`]: one JSON object a line on port 0xE9.
 //! - [`uart`], [`ring`]: the 16550 and the bytes received from it.
 //!
@@ -26,7 +26,6 @@ pub use lock::force;
 use lock::OutputLock;
 use lull_core::options::LogLevel;
 use port::MachinePorts;
-use records::{Problem, Where};
 use ring::RxRing;
 use uart::{COM1, Uart};
 
@@ -57,22 +56,6 @@ pub fn set_level(level: LogLevel) {
         LogLevel::Info => log::LevelFilter::Info,
         LogLevel::Debug => log::LevelFilter::Debug,
         LogLevel::Trace => log::LevelFilter::Trace,
-    });
-}
-
-/// Names one bad input, for people (as a warning) and for tools (as a `problem` record).
-pub fn problem(
-    place: Where,
-    name: impl fmt::Display,
-    why: impl fmt::Display,
-    expected: impl fmt::Display,
-) {
-    log::warn!("{}: {name}: {why} (expected: {expected})", place.word());
-    machine_channel::problem(&Problem {
-        place,
-        name,
-        why,
-        expected,
     });
 }
 
