@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::channel::{Channel, Cstates, GuestEvent};
+use crate::channel::{Channel, Cstates, GuestEvent, State};
 
 /// Verdicts, figures, complaints.
 pub fn guests(channel: &Channel) -> String {
@@ -58,18 +58,22 @@ fn verdict(end: Option<&GuestEvent>) -> String {
         Some("fail") => "FAIL",
         _ => "no verdict",
     };
-    let mut text = verdict.to_owned();
-    if let Some(reason) = end.reason.as_deref().filter(|reason| !reason.is_empty()) {
-        let _ = write!(text, " {reason}");
-    }
-    if let Some(how) = &end.how {
-        let _ = write!(text, " (ended by {how}");
-        if let Some(code) = end.code {
-            let _ = write!(text, ", code {code:#x}");
-        }
-        text.push(')');
-    }
-    text
+    // The reason of a PASS is its way to end, which `how` says shorter.
+    let reason = end
+        .reason
+        .as_deref()
+        .filter(|_| verdict != "PASS")
+        .unwrap_or_default();
+    let how = match (end.how.as_deref(), end.code) {
+        (Some("port"), Some(code)) => format!("(exit port, code {code:#x})"),
+        (Some(how), _) => format!("({how})"),
+        (None, _) => String::new(),
+    };
+    [verdict, reason, &how]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Where the time of every CPU went, since it came up.
@@ -97,7 +101,15 @@ pub fn residency(reading: &Cstates, tsc_hz: u64) -> String {
         if all.states.is_empty() {
             let _ = writeln!(text, "  (no idle state) {sum:>48.3}");
         }
-        for (index, state) in all.states.iter().enumerate() {
+        // A state that was never entered is worth a line only if there is nothing else to say.
+        let entered = |state: &&State| state.usage > 0 || state.residency > 0;
+        let used: Vec<&State> = all.states.iter().filter(entered).collect();
+        let shown = if used.is_empty() {
+            all.states.iter().take(1).collect()
+        } else {
+            used
+        };
+        for (index, state) in shown.into_iter().enumerate() {
             if index > 0 {
                 let _ = write!(text, "{:41}", "");
             }
@@ -162,7 +174,7 @@ mod tests {
         ));
         let text = guests(&channel);
         assert!(
-            text.contains("d1   fault          FAIL oops (ended by triple-fault)\n"),
+            text.contains("d1   fault          FAIL oops (triple-fault)\n"),
             "{text}"
         );
         assert!(

@@ -6,10 +6,8 @@
 mod messages;
 mod tail;
 
-#[cfg(test)]
-pub use messages::State;
 pub use messages::{
-    Boot, Counters, CpuCounters, Cstates, End, Figure, GuestEvent, Message, Problem,
+    Boot, Counters, CpuCounters, Cstates, End, Figure, GuestEvent, Message, Problem, State,
 };
 pub use tail::Tail;
 

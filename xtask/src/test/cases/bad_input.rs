@@ -181,6 +181,7 @@ fn no_virtualization(lab: &Lab<'_>) -> Result<()> {
         .rig("run")
         .cpu("max,-svm")
         .guest("idle-timer")
+        .word("keep")
         .word("for=3")
         .run()?;
     ran.complains("cpu", &["svm"])?

@@ -135,8 +135,8 @@ fn three_busy(lab: &Lab<'_>, cpus: u32, seconds: u32) -> Result<Ran> {
         .word(&format!("for={seconds}"))
         .limit(300)
         .run()?;
-    // Guests that are ended before their verdict have not passed, and that is what was asked for.
-    ran.adds_up()?;
+    // A guest that the end of the machine cuts off has neither passed nor failed.
+    ran.ok()?;
     Ok(ran)
 }
 
