@@ -125,8 +125,7 @@ pub fn boot_cpu(start_info: u64) -> ! {
 
 /// From here on the machine runs.
 fn hand_over(booted: Booted) -> ! {
-    drop(booted);
-    panic::leave(panic::EndCode::Ok)
+    crate::run::start(booted)
 }
 
 /// Names a problem for people and for tools.

@@ -1,6 +1,22 @@
 //! The running machine: one dispatch loop per CPU over the bare metal, until there is nothing left to do.
 //!
-//! [`counters`] reads where the time went; [`hosting`] runs vCPUs for the dispatch loops; [`guests`] starts domains from
-//! the boot bundle; [`end`] ends the run, with the last reading and a status.
+//! [`start`] is where boot hands over. [`guests`] makes domains from the boot bundle, [`hosting`] runs their vCPUs for the
+//! dispatch loops, [`counters`] reads where the time went, and [`end`] ends the run with the last reading and a status.
+//!
+//! Everything here is made once, before the first guest starts, and read without a lock from then on.
 
 pub mod counters;
+
+#[cfg(target_os = "none")]
+pub mod end;
+#[cfg(target_os = "none")]
+pub mod guests;
+#[cfg(target_os = "none")]
+mod host_memory;
+#[cfg(target_os = "none")]
+pub mod hosting;
+#[cfg(target_os = "none")]
+mod start;
+
+#[cfg(target_os = "none")]
+pub use start::{Running, running, start, wake_word};

@@ -1,0 +1,24 @@
+//! Key `t`: the clocks of the machine.
+
+use crate::apic::timer;
+use crate::{cpu, dumpln, time};
+
+/// Prints the clocks.
+pub fn print() {
+    let features = cpu::features();
+    dumpln!("TSC {} now, up {} ms; rate {}", time::now(), time::uptime().get() / 1_000_000, time::rate());
+    dumpln!(
+        "   nonstop TSC {}, ARAT {}, TSC-deadline {}",
+        yes(features.nonstop_tsc),
+        yes(features.arat),
+        yes(features.tsc_deadline)
+    );
+    match timer::counter_hz() {
+        Some(hz) => dumpln!("one-shot: local APIC counter at {} kHz", hz / 1000),
+        None => dumpln!("one-shot: TSC-deadline"),
+    }
+}
+
+const fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}

@@ -1,0 +1,52 @@
+//! Key `i`: how CPUs were woken, by what, and what it cost.
+
+use lull_core::dispatch::{PassCause, WokenBy};
+
+use crate::run::Running;
+use crate::cpu::percpu::PerCpu;
+use crate::{cpu, dumpln};
+
+/// Prints the counters of posts, wakes and scheduling passes of every CPU.
+pub fn print(running: &'static Running) {
+    for row in running.rows() {
+        let taken = cpu::get(row.cpu).map_or(0, PerCpu::interrupts);
+        let (unexpected, vector) = cpu::get(row.cpu).map_or((0, 0), PerCpu::unexpected);
+        let posts = row.posts;
+        dumpln!(
+            "CPU{:02}: interrupts taken {taken}, without a handler {unexpected} (last vector {vector:#x})",
+            row.cpu.get()
+        );
+        dumpln!(
+            "   posted to others {}: by IPI {}, by store alone {}, would look anyway {}, rode along {}",
+            posts.posted(),
+            posts.ipi,
+            posts.store,
+            posts.will_look,
+            posts.rides_along
+        );
+        dumpln!("   woken {}: {}", row.dispatch.all_wakes(), Counts(&WokenBy::ALL.map(|by| (by.name(), row.dispatch.wakes_by(by)))));
+        dumpln!(
+            "   scheduling passes {}: {}; turns without one {}, vCPU switches {}, halts cancelled by a kick {}",
+            row.dispatch.all_passes(),
+            Counts(&PassCause::ALL.map(|cause| (cause.name(), row.dispatch.passes_for(cause)))),
+            row.dispatch.avoided,
+            row.dispatch.switches,
+            row.dispatch.blocks_cancelled
+        );
+    }
+}
+
+/// Names and counts, without those that are zero.
+struct Counts<'a>(&'a [(&'static str, u64)]);
+
+impl core::fmt::Display for Counts<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut first = true;
+        for (name, count) in self.0.iter().filter(|(_, count)| *count > 0) {
+            let space = if first { "" } else { ", " };
+            write!(f, "{space}{name} {count}")?;
+            first = false;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,258 @@
+//! From "the machine is booted" to one dispatch loop on every CPU.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use lull_core::cstate::select::{Considered, Selected, select};
+use lull_core::cstate::CStateTable;
+use lull_core::dispatch::Machine;
+use lull_core::governor::DeepestFit;
+use lull_core::idle::CpuIdle;
+use lull_core::options::{AccountFault, Options};
+use lull_core::platform::Platform;
+use lull_core::residency::{Fault, Interval};
+use lull_core::sched::Scheduler;
+use lull_core::sched::fair::Fair;
+use lull_core::units::{CpuId, Nanos};
+use lull_core::wake::{Events, WakeWord};
+use spin::Once;
+
+use super::counters::Row;
+use super::guests::{self, Outcome};
+use super::{end, hosting};
+use crate::acpi::FirmwareInfo;
+use crate::apic::{self, vector};
+use crate::console::records::{Boot, Where};
+use crate::console::{self, machine_channel};
+use crate::domain::DomainTable;
+use crate::init::{Booted, tell};
+use crate::machine::{self, BareMetal};
+use crate::virt::{self, Backend};
+use crate::{cpu, mm, smp, time};
+
+/// A vCPU runs for at most this long before others may have their turn.
+const SLICE: Nanos = Nanos::new(10_000_000);
+
+/// An interval that a test drops or doubles is at least this long, so that the books are off by more than their tolerance.
+const SPOILED_INTERVAL: Nanos = Nanos::new(5_000_000);
+
+/// The whole machine, once it runs.
+pub struct Running {
+    /// The CPUs and the scheduler.
+    pub machine: Machine<BareMetal, Fair>,
+    /// The guests.
+    pub domains: DomainTable,
+    /// What the firmware told.
+    pub firmware: FirmwareInfo,
+    /// The command line.
+    pub options: Options,
+    /// The hardware that runs guests, if there is any.
+    pub backend: Option<Backend>,
+    /// The CPUs that run a dispatch loop, in order.
+    pub online: Vec<CpuId>,
+    /// Whether everything that was asked for could be started.
+    pub outcome: Outcome,
+    tables: Vec<Once<CStateTable>>,
+}
+
+static RUNNING: Once<Running> = Once::new();
+
+/// The machine, once it runs.
+pub fn running() -> Option<&'static Running> {
+    RUNNING.get()
+}
+
+/// The wake word of a CPU, once the machine runs.
+pub fn wake_word(cpu: CpuId) -> Option<&'static WakeWord> {
+    Some(&running()?.machine.pcpu(cpu)?.word)
+}
+
+impl Running {
+    /// One row of counters for each CPU that is online. Wakes none of them.
+    pub fn rows(&self) -> Vec<Row> {
+        self.online
+            .iter()
+            .filter_map(|&cpu| {
+                let pcpu = self.machine.pcpu(cpu)?;
+                Some(Row {
+                    cpu,
+                    table: *self.tables.get(cpu.index())?.get()?,
+                    times: pcpu.account.snapshot(&BareMetal),
+                    dispatch: pcpu.stats.counts(),
+                    posts: pcpu.wakes.counts(),
+                })
+            })
+            .collect()
+    }
+}
+
+/// Where boot hands over, on the boot CPU.
+pub fn start(booted: Booted) -> ! {
+    if let Err(why) = machine::register_interrupts() {
+        crate::panic::fatal_boot(format_args!("{why}"));
+    }
+    let backend = detect();
+    report_boot(&booted, &backend);
+    let Booted { loader, options, firmware, apic, smp, .. } = booted;
+
+    let (domains, outcome) = guests::create(&loader, backend.as_ref().ok(), &smp.online);
+    let cpus = smp.online.iter().map(|cpu| cpu.index() + 1).max().unwrap_or(1);
+    let sched = Fair::new(cpus, domains.slots(), time::rate().ticks(SLICE));
+    let machine = Machine::new(BareMetal, sched, cpus);
+    for &cpu in &smp.online {
+        if let Err(why) = machine.cpu_online(cpu) {
+            tell(Where::Cpu, cpu, why, "a CPU that the scheduler knows");
+        }
+    }
+    let running = RUNNING.call_once(|| Running {
+        machine,
+        domains,
+        firmware,
+        options,
+        backend: backend.ok(),
+        online: smp.online,
+        outcome,
+        tables: (0..cpus).map(|_| Once::new()).collect(),
+    });
+    guests::add_to_scheduler(running);
+    spoil_accounting(running);
+    open_console(running, apic.io_apics);
+
+    let boot_cpu = BareMetal.cpu();
+    let others: Vec<CpuId> = running.online.iter().copied().filter(|&cpu| cpu != boot_cpu).collect();
+    smp::release(&others, other_cpu);
+    guests::start(running);
+    if let Some(seconds) = running.options.run_for {
+        let span = time::rate().ticks(Nanos::new(u64::from(seconds.0) * 1_000_000_000));
+        running.machine.end_at(time::now() + span);
+    } else if running.domains.iter().next().is_none() && !running.options.keep {
+        log::info!("no guest to run: ending (`keep` or `for=SECONDS` would go on)");
+        running.machine.stop();
+    }
+    turn(running, boot_cpu);
+    end::finish(running)
+}
+
+/// Where the other CPUs come when the machine is ready.
+fn other_cpu(cpu: CpuId) -> ! {
+    if let Some(running) = running() {
+        let enabled = running.backend.as_ref().map_or(Ok(()), |backend| backend.enable_on_this_cpu(cpu));
+        match enabled {
+            Ok(()) => turn(running, cpu),
+            Err(why) => leave_out(running, cpu, &why),
+        }
+        end::parked();
+    }
+    cpu::sleep::stop_for_ever()
+}
+
+/// A CPU on which virtualization cannot be switched on runs nothing.
+fn leave_out(running: &Running, cpu: CpuId, why: &str) {
+    tell(Where::Cpu, cpu, why, "virtualization on every CPU");
+    let machine = &running.machine;
+    let moved = machine.sched().cpu_offline(cpu, time::now(), &mut |to| machine.post(to, Events::RESCHED));
+    if let Err(why) = moved {
+        log::warn!("{cpu}: {why}");
+    }
+}
+
+/// Turns this CPU's dispatch loop until the machine stops.
+fn turn(running: &'static Running, cpu: CpuId) {
+    let test = cpu::this().mwait_test();
+    let selected = select(&cpu::features().facts(test), running.options.idle);
+    log_states(cpu, &selected);
+    if let Some(table) = running.tables.get(cpu.index()) {
+        table.call_once(|| selected.table);
+    }
+    let mut idle = CpuIdle::new(selected.table, DeepestFit, test.trust(false));
+    running.machine.run(&mut idle, &hosting::Hosting::new(running, cpu));
+}
+
+fn log_states(cpu: CpuId, selected: &Selected) {
+    // The CPUs of one machine nearly always agree: for the others this is for developers.
+    let level = if cpu.index() == 0 { log::Level::Info } else { log::Level::Debug };
+    for Considered { state, verdict } in &selected.considered {
+        match verdict {
+            Ok(why) => log::log!(level, "{cpu}: {} by {} used: {why}", state.name, state.method),
+            Err(why) => log::log!(level, "{cpu}: {} by {} not used: {why}", state.name, state.method),
+        }
+    }
+}
+
+fn detect() -> Result<Backend, String> {
+    let backend = virt::detect().and_then(|backend| backend.enable_on_this_cpu(BareMetal.cpu()).map(|()| backend));
+    match &backend {
+        Ok(backend) => log::info!("virtualization: {} ({})", backend.name(), backend.describe()),
+        Err(why) => tell(Where::Cpu, "virtualization", format_args!("{why}: guests cannot run"), "a CPU with SVM"),
+    }
+    backend
+}
+
+fn report_boot(booted: &Booted, backend: &Result<Backend, String>) {
+    let features = cpu::features();
+    let hidden = features.hidden();
+    if hidden.is_empty() {
+        log::info!("MWAIT, nonstop TSC, ARAT and TSC-deadline: all there");
+    } else {
+        log::info!("hidden by the outer hypervisor: {hidden}");
+    }
+    let test = cpu::this().mwait_test();
+    let mwait = if features.monitor {
+        format!("with interrupts open {}, masked {}", test.open, test.masked)
+    } else {
+        String::from("CPUID does not report it")
+    };
+    log::info!("MWAIT: {mwait}");
+    let failed: Vec<u32> = booted.smp.failed.iter().map(|failed| failed.cpu.get()).collect();
+    let why = match backend {
+        Ok(backend) => backend.describe(),
+        Err(why) => why.clone(),
+    };
+    machine_channel::boot(&Boot {
+        cpus: booted.smp.online.len(),
+        cpus_failed: &failed,
+        tsc: booted.tsc.rate,
+        tsc_source: booted.tsc.source.word(),
+        nonstop_tsc: features.nonstop_tsc,
+        arat: features.arat,
+        tsc_deadline: features.tsc_deadline,
+        mwait: &mwait,
+        x2apic: apic::mode() == Some(apic::local::Mode::X2Apic),
+        virt: backend.as_ref().ok().map(Backend::name),
+        virt_why: &why,
+        hypervisor: features.hypervisor.as_deref(),
+        hidden: &hidden,
+        cmdline: &booted.loader.cmdline,
+        mem_mib: mm::total_bytes() >> 20,
+        timer: apic::timer::kind().word(),
+    });
+}
+
+fn spoil_accounting(running: &Running) {
+    let fault = match running.options.test_account {
+        None => return,
+        Some(AccountFault::Drop) => Fault::Drop,
+        Some(AccountFault::Double) => Fault::Double,
+    };
+    let at_least = time::rate().ticks(SPOILED_INTERVAL);
+    if let Some((cpu, pcpu)) = running.machine.pcpus().next() {
+        log::warn!("{cpu}: the next residency of at least 5 ms is miscounted on purpose (test.account)");
+        pcpu.account.inject(fault, Interval::Residency, at_least);
+    }
+}
+
+/// Keys are taken by the boot CPU.
+fn open_console(running: &Running, io_apics: Vec<apic::ioapic::IoApic>) {
+    let wiring = running.firmware.isa_wiring(console::COM1_ISA_IRQ);
+    let Some(id) = apic::id() else { return };
+    let routed = io_apics.into_iter().any(|mut io_apic| io_apic.route(wiring, vector::CONSOLE, id));
+    if routed {
+        console::set_rx_hook(|| machine::post_to_own(BareMetal.cpu(), Events::CONSOLE));
+        console::enable_rx_interrupt();
+        log::info!("debug keys: press h for help");
+    } else {
+        log::warn!("no IOAPIC takes interrupt {} of COM1: debug keys do not work", wiring.gsi);
+    }
+}
+
