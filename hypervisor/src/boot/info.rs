@@ -67,7 +67,7 @@ pub enum BootProblem {
     },
     /// Two parts of the memory map overlap: the stricter use holds.
     MemoryOverlaps(Range),
-    /// A part of the memory map is empty or wraps around: it is ignored.
+    /// A part of the memory map wraps around: it is ignored.
     MemoryPartBad {
         /// Its number, from 0.
         index: u32,
@@ -92,10 +92,7 @@ impl fmt::Display for BootProblem {
                 "the memory map says two things about {r}: the stricter one holds"
             ),
             Self::MemoryPartBad { index } => {
-                write!(
-                    f,
-                    "entry {index} of the memory map is empty or wraps around: ignored"
-                )
+                write!(f, "entry {index} of the memory map wraps around: ignored")
             }
         }
     }

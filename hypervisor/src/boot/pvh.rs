@@ -107,7 +107,11 @@ fn read_memory_map(
         else {
             continue;
         };
-        let Some(end) = start.checked_add(len).filter(|end| *end > start) else {
+        if len == 0 {
+            // Firmware leaves such entries behind; they say nothing.
+            continue;
+        }
+        let Some(end) = start.checked_add(len) else {
             tell(
                 boot,
                 BootProblem::MemoryPartBad {

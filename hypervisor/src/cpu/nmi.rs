@@ -91,6 +91,7 @@ impl NmiState {
         self.stopped.load(Ordering::Acquire) != 0
     }
 
+    #[cfg(target_os = "none")]
     pub(crate) fn set_stopped(&self) {
         self.stopped.store(1, Ordering::Release);
     }

@@ -1,94 +1,22 @@
 //! The one address space: an identity map of the memory of this machine.
 #![expect(unsafe_code, reason = "page tables and fresh frames are raw memory")]
 
-use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use spin::Mutex;
 
-use super::frames::{FRAME, FrameError, Frames, LARGE, Range};
+use super::error::{LEAST_MEMORY, MmError};
+use super::frames::{FRAME, FrameError, Frames, Range};
 use super::paging::{self, Access, ENTRIES, Tables};
 use super::stack::{GUARD, Stack};
 use crate::boot::{BootInfo, MemoryKind};
 use crate::cpu::regs;
 
 static FRAMES: Mutex<Frames> = Mutex::new(Frames::new());
-static TABLES: Mutex<Memory> = Mutex::new(Memory { largest: 2 });
+pub(super) static TABLES: Mutex<Memory> = Mutex::new(Memory { largest: 2 });
 /// Physical address of the top table; 0 = the boot tables are still in use.
 static ROOT: AtomicU64 = AtomicU64::new(0);
 static TOTAL: AtomicU64 = AtomicU64::new(0);
-
-/// Less than this is not enough to run on.
-pub const LEAST_MEMORY: u64 = 32 << 20;
-
-/// Why memory could not be set up or mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MmError {
-    /// Less usable memory than Lull needs.
-    TooLittle {
-        /// Usable bytes found.
-        found: u64,
-    },
-    /// The image does not lie in memory that the memory map calls usable.
-    ImageNotInMemory(Range),
-    /// A boot module does not lie in memory that the memory map calls usable.
-    ModuleNotInMemory(Range),
-    /// A boot module overlaps the image.
-    ModuleOverImage(Range),
-    /// A device or firmware range that is empty, above what can be mapped, or in memory that Lull uses otherwise.
-    BadRange(Range),
-    /// No frames.
-    Frames(FrameError),
-}
-
-impl fmt::Display for MmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLittle { found } => write!(
-                f,
-                "too little memory: {} KiB usable, at least {} MiB are needed",
-                found / 1024,
-                LEAST_MEMORY >> 20
-            ),
-            Self::ImageNotInMemory(r) => {
-                write!(
-                    f,
-                    "the image at {r} is not inside usable memory: the memory map of the loader is wrong"
-                )
-            }
-            Self::ModuleNotInMemory(r) => {
-                write!(
-                    f,
-                    "the boot module at {r} is not inside usable memory: the memory map of the loader is wrong"
-                )
-            }
-            Self::ModuleOverImage(r) => write!(
-                f,
-                "the boot module at {r} overlaps the image at {}",
-                image()
-            ),
-            Self::BadRange(r) => write!(
-                f,
-                "{r} cannot be mapped: it is empty, too high, or memory in use"
-            ),
-            Self::Frames(e) => e.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for MmError {}
-
-impl From<MmError> for alloc::string::String {
-    fn from(e: MmError) -> Self {
-        alloc::string::ToString::to_string(&e)
-    }
-}
-
-impl From<FrameError> for MmError {
-    fn from(e: FrameError) -> Self {
-        Self::Frames(e)
-    }
-}
 
 // SAFETY: symbols that link.ld and the entry code define; only their addresses are used.
 unsafe extern "C" {
@@ -134,7 +62,7 @@ pub fn boot_stack() -> Stack {
 }
 
 /// Page tables in identity-mapped memory.
-struct Memory {
+pub(super) struct Memory {
     largest: u32,
 }
 
@@ -454,84 +382,3 @@ pub fn new_stack(size: u64) -> Result<Stack, MmError> {
     set_access(Range::new(block.start, GUARD), None)?;
     Ok(Stack::new(block.start + GUARD, block.len() - GUARD))
 }
-
-/// What a walk through all page tables found.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
-    /// Bytes that can be executed.
-    pub executable: u64,
-    /// Bytes that can be written.
-    pub writable: u64,
-    /// Bytes that can only be read.
-    pub read_only: u64,
-    /// Bytes of device registers.
-    pub device: u64,
-    /// First page that is both writable and executable, if there is one.
-    pub violation: Option<u64>,
-    /// Page 0 is mapped.
-    pub null_mapped: bool,
-    /// A guard page of a stack is mapped.
-    pub guard_mapped: Option<u64>,
-}
-
-impl Report {
-    /// Do all rules hold?
-    #[must_use]
-    pub const fn holds(&self) -> bool {
-        self.violation.is_none() && !self.null_mapped && self.guard_mapped.is_none()
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(page) = self.violation {
-            return write!(f, "W^X is broken at {page:#x}");
-        }
-        if self.null_mapped {
-            return f.write_str("page 0 is mapped");
-        }
-        if let Some(page) = self.guard_mapped {
-            return write!(f, "the guard page at {page:#x} is mapped");
-        }
-        write!(
-            f,
-            "W^X holds: {} KiB executable, {} KiB read-only, {} MiB writable, {} KiB device",
-            self.executable >> 10,
-            self.read_only >> 10,
-            self.writable >> 20,
-            self.device >> 10
-        )
-    }
-}
-
-/// Walks all page tables and reports what they allow.
-#[must_use]
-pub fn check_wx() -> Report {
-    let tables = TABLES.lock();
-    let mut report = Report::default();
-    paging::walk(&*tables, root(), &mut |page| {
-        if page.writable && page.executable {
-            report.violation.get_or_insert(page.address);
-        }
-        if page.address == 0 {
-            report.null_mapped = true;
-        }
-        *(match page {
-            paging::Page { device: true, .. } => &mut report.device,
-            paging::Page {
-                executable: true, ..
-            } => &mut report.executable,
-            paging::Page { writable: true, .. } => &mut report.writable,
-            _ => &mut report.read_only,
-        }) += page.size;
-    });
-    let guards = crate::cpu::all()
-        .filter_map(|c| c.stacks())
-        .flat_map(|s| s.all());
-    report.guard_mapped = guards
-        .map(|(_, stack)| stack.guard())
-        .find(|g| paging::find(&*tables, root(), *g).is_some());
-    report
-}
-
-const _: () = assert!(LARGE == 2 << 20);

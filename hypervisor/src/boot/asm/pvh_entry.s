@@ -137,7 +137,7 @@ lull_boot_tables:
     .globl lull_boot_stack_guard
 lull_boot_stack_guard:
     .skip 4096
-    .skip 64 * 1024
+    .skip 128 * 1024
     .globl lull_boot_stack_top
 lull_boot_stack_top:
     .text
