@@ -198,6 +198,11 @@ fn width(count: u32) -> u32 {
 /// States that a guest may enable: x87, SSE, AVX, AVX-512. Others need more than saving them.
 const XSTATES: u32 = 0b1110_0111;
 
+/// Bits of XCR0 that a guest may set.
+pub fn offered_xstates(raw: &impl RawCpuid) -> u64 {
+    (raw.cpuid(0xd, 0)[0] & XSTATES).into()
+}
+
 fn xsave(raw: &impl RawCpuid, who: &Asker, subleaf: u32) -> Regs {
     let offered = raw.cpuid(0xd, 0)[0] & XSTATES;
     let area = |enabled: u64| {

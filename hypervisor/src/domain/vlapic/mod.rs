@@ -159,6 +159,14 @@ impl Lapic {
         (self.mode() != Mode::Disabled && vector >> 4 > self.ppr() >> 4).then_some(vector)
     }
 
+    /// The class of an interrupt that only the task priority keeps from being delivered.
+    pub fn held_back_by_tpr(&self) -> Option<u8> {
+        let class = self.shared.irr().highest()? >> 4;
+        let serving = self.isr.highest().unwrap_or(0) >> 4;
+        let held = self.mode() != Mode::Disabled && class > serving && class <= self.tpr >> 4;
+        held.then_some(class)
+    }
+
     /// Moves a vector from requested to in service. `false`: it was not requested.
     pub fn accept(&mut self, vector: u8) -> bool {
         let taken = self.shared.irr().take(vector);

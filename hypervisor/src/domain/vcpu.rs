@@ -1,0 +1,367 @@
+//! One virtual CPU: its registers, its APIC, and the loop around a VM entry.
+//!
+//! A turn of the loop: take the kick; take what was requested (INIT, start-up, NMI, timer); decide whether the vCPU
+//! runs at all; hand the highest interrupt over or ask for a window; arm the timer; enter; deal with the exit.
+//!
+//! Invariants:
+//! * The lock of a vCPU is held by the pCPU that runs it, for as long as it does. Others reach a vCPU only through
+//!   [`LapicShared`] and a kick; nobody waits for the lock while a guest runs.
+//! * The kick is consumed **before** requests and interrupts are looked at. A sender sets its bit before it kicks. So a
+//!   vCPU that blocks or enters has seen the bit, or finds the kick (the scheduler refuses to block it, the wake word
+//!   refuses the entry).
+//! * A halted vCPU executes no instruction before something wakes it: a kick alone does not.
+//!
+//! Lock order: vCPU, then devices of its domain, then the domain's life. Called by the dispatch loop through
+//! [`Domain::enter`](super::Domain::enter).
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use lull_core::dispatch::RunOutcome;
+use lull_core::units::{CpuId, Ticks, VcpuId};
+use lull_core::wake::WakeWord;
+use spin::Mutex;
+
+use super::alu::STATUS_FLAGS;
+use super::exit::{self, Next};
+use super::host::VcpuHost;
+use super::msr::Msrs;
+use super::stats::{ExitCounts, ExitKind};
+use super::vlapic::{Lapic, LapicShared, Requests};
+use super::{Domain, EndReason};
+use crate::virt::{GateEvent, GuestMemory, Injection, StartState, VirtCpu};
+
+const RFLAGS_IF: u64 = 1 << 9;
+
+/// What a vCPU is doing, for debug keys and for finding out that a guest is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Activity {
+    /// Waits for a start-up IPI.
+    WaitForSipi = 0,
+    /// Runs, or would.
+    Active = 1,
+    /// Halted, and interruptible.
+    Halted = 2,
+    /// Halted with interrupts off: only NMI or INIT can wake it.
+    HaltedForGood = 3,
+    /// Has left its guest, which is over.
+    Gone = 4,
+}
+
+/// A vCPU of a domain.
+pub struct Vcpu {
+    id: VcpuId,
+    shared: Arc<LapicShared>,
+    activity: AtomicU8,
+    exits: ExitCounts,
+    owned: Mutex<Option<Owned>>,
+}
+
+/// What only the pCPU that runs the vCPU touches.
+pub(super) struct Owned {
+    pub virt: Box<dyn VirtCpu>,
+    pub lapic: Lapic,
+    pub msrs: Msrs,
+    pub memory: Arc<GuestMemory>,
+    pub run: Run,
+    loaded: bool,
+    nmi: bool,
+    armed: Option<Ticks>,
+}
+
+/// Whether instructions are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    WaitForSipi,
+    Running,
+    Halted,
+}
+
+impl Vcpu {
+    /// A vCPU with APIC id `index`. With a `start` it is the boot CPU; else it waits for a start-up IPI.
+    pub(super) fn new(
+        id: VcpuId,
+        index: u32,
+        mut virt: Box<dyn VirtCpu>,
+        memory: Arc<GuestMemory>,
+        start: Option<StartState>,
+        tsc_offset: u64,
+    ) -> Self {
+        let shared = Arc::new(LapicShared::new(index));
+        virt.reset(start.unwrap_or(StartState::WaitForSipi));
+        virt.set_tsc_offset(tsc_offset);
+        let (run, activity) = match start {
+            Some(_) => (Run::Running, Activity::Active),
+            None => (Run::WaitForSipi, Activity::WaitForSipi),
+        };
+        let lapic = Lapic::new(shared.clone());
+        let msrs = Msrs::new(tsc_offset);
+        let owned = Owned {
+            virt,
+            lapic,
+            msrs,
+            memory,
+            run,
+            loaded: false,
+            nmi: false,
+            armed: None,
+        };
+        Self {
+            id,
+            shared,
+            activity: AtomicU8::new(activity as u8),
+            exits: ExitCounts::default(),
+            owned: Mutex::new(Some(owned)),
+        }
+    }
+
+    /// Its slot in the machine.
+    pub fn id(&self) -> VcpuId {
+        self.id
+    }
+
+    /// Its APIC as others reach it.
+    pub fn lapic(&self) -> &LapicShared {
+        &self.shared
+    }
+
+    /// Exits by kind.
+    pub fn exits(&self) -> &ExitCounts {
+        &self.exits
+    }
+
+    /// What it does now; may be out of date when it is looked at.
+    pub fn activity(&self) -> Activity {
+        match self.activity.load(Ordering::SeqCst) {
+            0 => Activity::WaitForSipi,
+            1 => Activity::Active,
+            2 => Activity::Halted,
+            3 => Activity::HaltedForGood,
+            _ => Activity::Gone,
+        }
+    }
+
+    fn set_activity(&self, activity: Activity) {
+        self.activity.store(activity as u8, Ordering::SeqCst);
+    }
+
+    /// Runs it until the dispatch loop is needed. See [`Domain::enter`].
+    pub(super) fn enter(
+        &self,
+        domain: &Domain,
+        host: &impl VcpuHost,
+        cpu: CpuId,
+        word: &WakeWord,
+        on_gate: &mut dyn FnMut(GateEvent),
+    ) -> RunOutcome {
+        let mut guard = self.owned.lock();
+        let Some(owned) = guard.as_mut() else {
+            return RunOutcome::Gone;
+        };
+        owned.load(cpu);
+        let outcome = loop {
+            match self.turn(owned, domain, host, word, on_gate) {
+                Next::Resume => {}
+                Next::Events => break RunOutcome::Events,
+                Next::Block => break RunOutcome::Block,
+                Next::Yield => break RunOutcome::Yield,
+                Next::End(reason) => {
+                    domain.end(self, reason, host);
+                    break RunOutcome::Gone;
+                }
+                Next::Leave => break RunOutcome::Gone,
+            }
+        };
+        if outcome == RunOutcome::Gone {
+            owned.unload();
+            if owned.armed.take().is_some() {
+                host.set_timer(self.id, None);
+            }
+            // Registers and the share of the memory go now; the rest of the domain may still run.
+            *guard = None;
+            drop(guard);
+            self.set_activity(Activity::Gone);
+            domain.leave(host);
+        }
+        outcome
+    }
+
+    /// It is about to run on this pCPU: its registers go in.
+    pub(super) fn load(&self, cpu: CpuId) {
+        if let Some(owned) = self.owned.lock().as_mut() {
+            owned.load(cpu);
+        }
+    }
+
+    /// It leaves this pCPU: its registers are in memory when this returns.
+    pub(super) fn save(&self) {
+        if let Some(owned) = self.owned.lock().as_mut() {
+            owned.unload();
+        }
+    }
+
+    /// The domain is over and this vCPU was never started, or has left: gives up what it holds.
+    pub(super) fn release(&self) {
+        *self.owned.lock() = None;
+        self.set_activity(Activity::Gone);
+    }
+
+    fn turn(
+        &self,
+        owned: &mut Owned,
+        domain: &Domain,
+        host: &impl VcpuHost,
+        word: &WakeWord,
+        on_gate: &mut dyn FnMut(GateEvent),
+    ) -> Next {
+        host.consume_kick(self.id);
+        if domain.is_ending() {
+            return Next::Leave;
+        }
+        // Before requests are taken: whoever finds us halted for good must also find what we have not taken yet.
+        self.set_activity(Activity::Active);
+        self.take_requests(owned);
+        owned.lapic.poll_timer(host.now());
+        match owned.run {
+            Run::WaitForSipi => return self.block(owned, domain, host, Activity::WaitForSipi),
+            Run::Halted if !owned.awakened() => {
+                let interruptible = owned.virt.rflags() & RFLAGS_IF != 0;
+                let how = if interruptible {
+                    Activity::Halted
+                } else {
+                    Activity::HaltedForGood
+                };
+                return self.block(owned, domain, host, how);
+            }
+            Run::Halted | Run::Running => owned.run = Run::Running,
+        }
+        if self.arm_timer(owned, host) {
+            // The physical timer is armed by the dispatch loop, before it calls us: it has to see the new deadline.
+            return Next::Events;
+        }
+        owned.offer_interrupts();
+        let exit = owned.virt.enter(word, on_gate);
+        let kind = ExitKind::of(&exit);
+        self.exits.count(kind);
+        owned.lapic.set_cr8(owned.virt.cr8());
+        let next = exit::handle(exit, owned, self, domain, host);
+        if owned.lapic.cr8() != owned.virt.cr8() {
+            owned.virt.set_cr8(owned.lapic.cr8());
+        }
+        next
+    }
+
+    fn take_requests(&self, owned: &mut Owned) {
+        let (requests, vector) = self.shared.take_requests();
+        if requests.is_empty() {
+            return;
+        }
+        if requests.contains(Requests::TIMER) {
+            owned.armed = None;
+        }
+        if requests.contains(Requests::INIT) {
+            owned.lapic.init();
+            owned.virt.reset(StartState::WaitForSipi);
+            owned.run = Run::WaitForSipi;
+            owned.nmi = false;
+        }
+        if requests.contains(Requests::SIPI) && owned.run == Run::WaitForSipi {
+            owned.virt.reset(StartState::Sipi { vector });
+            owned.run = Run::Running;
+        }
+        // One that waits for its start-up keeps no NMI: there is no table yet to take it by.
+        if requests.contains(Requests::NMI) && owned.run != Run::WaitForSipi {
+            owned.nmi = true;
+        }
+    }
+
+    fn block(
+        &self,
+        owned: &mut Owned,
+        domain: &Domain,
+        host: &impl VcpuHost,
+        how: Activity,
+    ) -> Next {
+        self.arm_timer(owned, host);
+        self.set_activity(how);
+        if domain.is_dead() {
+            return Next::End(EndReason::crash(
+                "all its vCPUs are halted with interrupts off",
+            ));
+        }
+        Next::Block
+    }
+
+    /// Tells the host when the timer is due. `true`: there is a new deadline.
+    fn arm_timer(&self, owned: &mut Owned, host: &impl VcpuHost) -> bool {
+        let deadline = owned.lapic.timer_deadline();
+        if deadline == owned.armed {
+            return false;
+        }
+        owned.armed = deadline;
+        host.set_timer(self.id, deadline);
+        deadline.is_some()
+    }
+}
+
+impl Owned {
+    fn load(&mut self, cpu: CpuId) {
+        if !core::mem::replace(&mut self.loaded, true) {
+            self.virt.load(cpu);
+        }
+    }
+
+    fn unload(&mut self) {
+        if core::mem::replace(&mut self.loaded, false) {
+            self.virt.unload();
+        }
+    }
+
+    /// Whether a halted vCPU goes on.
+    fn awakened(&self) -> bool {
+        let interrupts = self.virt.rflags() & RFLAGS_IF != 0;
+        self.nmi
+            || self.virt.injection_pending()
+            || (interrupts && self.lapic.deliverable().is_some())
+    }
+
+    /// Sets the status flags after an emulated arithmetic instruction. `false`: it cannot be done, for the trait behind a
+    /// vCPU has no way to write RFLAGS.
+    pub fn set_status_flags(&mut self, flags: u64) -> bool {
+        self.virt.rflags() & STATUS_FLAGS == flags
+    }
+
+    /// Hands over what is most urgent, or asks to be told when the guest can take it.
+    fn offer_interrupts(&mut self) {
+        if self.nmi && self.virt.nmi_ready() {
+            self.virt.inject(Injection::Nmi);
+            self.nmi = false;
+        }
+        if let Some(vector) = self.lapic.deliverable()
+            && self.virt.interruptible()
+            && self.lapic.accept(vector)
+        {
+            self.virt.inject(Injection::Interrupt(vector));
+        }
+        if self.lapic.deliverable().is_some() {
+            self.virt.want_window(true);
+        } else if let Some(class) = self.lapic.held_back_by_tpr() {
+            // CR8 can go down without an exit.
+            self.virt.want_window_below(class);
+        } else {
+            self.virt.want_window(false);
+        }
+    }
+}
+
+impl core::fmt::Debug for Vcpu {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} ({:?})", self.id, self.activity())
+    }
+}
+
+#[cfg(test)]
+#[path = "vcpu_tests.rs"]
+mod tests;
