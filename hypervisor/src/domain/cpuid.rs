@@ -125,10 +125,8 @@ pub fn cpuid(raw: &impl RawCpuid, who: &Asker, leaf: u32, subleaf: u32) -> Regs 
         }
         HYPERVISOR..=HYPERVISOR_MOST => hypervisor(who, leaf),
         0xb => topology(who, subleaf),
-        0x8000_0000..=0x8000_ffff if leaf > extended => [0; 4],
-        0..=0x3fff_ffff if leaf > basic => [0; 4],
-        0..=0x3fff_ffff => basic_leaf(raw, who, leaf, subleaf),
-        0x8000_0000..=0x8000_ffff => extended_leaf(raw, who, leaf, extended),
+        _ if leaf <= basic => basic_leaf(raw, who, leaf, subleaf),
+        _ if leaf >= 0x8000_0000 && leaf <= extended => extended_leaf(raw, who, leaf, extended),
         _ => [0; 4],
     }
 }

@@ -52,6 +52,10 @@ const RAM: u32 = 1;
 const RESERVED: u32 = 2;
 const ACPI: u32 = 3;
 
+// The start-of-day structures do not touch each other, nor the end of their area.
+const _: () = assert!(START_INFO + 56 <= MEMMAP && MEMMAP + 4 * 24 <= CMDLINE);
+const _: () = assert!(CMDLINE + (CMDLINE_MAX as u64) < BOOT_AREA.end);
+
 /// Why a guest could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadProblem {
@@ -297,11 +301,5 @@ mod tests {
         assert!(refused("", 1, MEMORY_LIMIT + 4096).contains("3584"));
         assert!(refused(&"x".repeat(4096), 1, MEMORY).contains("at most 4095"));
         assert!(Plan::check(&kernel, &"x".repeat(4095), 255, MEMORY).is_ok());
-    }
-
-    #[test]
-    fn the_longest_command_line_and_the_map_stay_in_their_area() {
-        assert!(MEMMAP + 4 * 24 <= CMDLINE && START_INFO + 56 <= MEMMAP);
-        assert!(CMDLINE + CMDLINE_MAX as u64 + 1 <= BOOT_AREA.end);
     }
 }
