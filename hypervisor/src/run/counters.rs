@@ -205,9 +205,9 @@ pub fn text<const N: usize>(args: fmt::Arguments<'_>) -> ArrayString<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lull_core::cstate::CState;
+    use lull_core::cstate::{CState, Fit};
     use lull_core::platform::Clock;
-    use lull_core::residency::{CpuAccount, Fit};
+    use lull_core::residency::CpuAccount;
     use lull_core::units::TickRate;
 
     struct At(u64);
