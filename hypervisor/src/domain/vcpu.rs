@@ -68,6 +68,9 @@ pub(super) struct Owned {
     pub run: Run,
     loaded: bool,
     nmi: bool,
+    /// A window below a priority class has opened **at** that class: asking for it again would end every entry before
+    /// the first instruction. Seen in QEMU, where V_INTR_PRIO must reach V_TPR, not exceed it.
+    window_inclusive: bool,
     armed: Option<Ticks>,
 }
 
@@ -106,6 +109,7 @@ impl Vcpu {
             run,
             loaded: false,
             nmi: false,
+            window_inclusive: false,
             armed: None,
         };
         Self {
@@ -246,6 +250,9 @@ impl Vcpu {
         let kind = ExitKind::of(&exit);
         self.exits.count(kind);
         owned.lapic.set_cr8(owned.virt.cr8());
+        owned.window_inclusive |= kind == ExitKind::Window
+            && owned.lapic.deliverable().is_none()
+            && owned.lapic.held_back_by_tpr().is_some();
         let next = exit::handle(exit, owned, self, domain, host);
         if owned.lapic.cr8() != owned.virt.cr8() {
             owned.virt.set_cr8(owned.lapic.cr8());
@@ -349,7 +356,8 @@ impl Owned {
             self.virt.want_window(true);
         } else if let Some(class) = self.lapic.held_back_by_tpr() {
             // CR8 can go down without an exit.
-            self.virt.want_window_below(class);
+            let reached = u8::from(self.window_inclusive);
+            self.virt.want_window_below(class - reached);
         } else {
             self.virt.want_window(false);
         }
