@@ -4,7 +4,8 @@
 //! once. Then NMIs to halted vCPUs, and on vCPU 0 alone: self-IPIs, priority of pending interrupts, TPR and CR8 masking. Runs
 //! with one vCPU too: then only the last group.
 //!
-//! Options: `rounds=20` (of each way), `timeout-ms=20000`.
+//! Options: `rounds=20` (of each way), `timeout-ms=20000`, `masking=on` (`off` leaves out TPR and CR8: QEMU's emulated SVM lets
+//! a virtual interrupt through whose priority equals the TPR, and Xen on it then loops for ever).
 //!
 //! Figures: `cpus`, `rounds`, `wake_WAY` (ticks from the send until the last vCPU has answered, mean) for `others`, `all`,
 //! `broadcast`, `physical`, `logical`, `group`, `nmi`; `spurious_wakes`.
@@ -180,6 +181,7 @@ fn main(machine: &Machine<'_>) {
     let options = &machine.options;
     let rounds = options.number("rounds", 20, 1..=1_000_000) as u32;
     let timeout = options.number("timeout-ms", 20_000, 1..=10_000_000);
+    let mask = options.choice("masking", &["on", "off"], 0) == 0;
     options.report_unknown();
 
     smp::start();
@@ -204,12 +206,12 @@ fn main(machine: &Machine<'_>) {
         figure!("spurious_wakes", spurious, "wakes");
     }
     // Named one by one: a host that hangs in one of them shows in which.
-    let groups: [(&str, fn()); 3] = [
-        ("self-IPIs", self_ipis),
-        ("priorities", priorities),
-        ("masking", masking),
+    let groups: [(&str, bool, fn()); 3] = [
+        ("self-IPIs", true, self_ipis),
+        ("priorities", true, priorities),
+        ("masking", mask, masking),
     ];
-    for (name, group) in groups {
+    for (name, _, group) in groups.into_iter().filter(|&(_, wanted, _)| wanted) {
         print!("smp: {name}");
         group();
     }
