@@ -7,18 +7,21 @@
 //! - `forget`: a sender writes the next number and sends the same vector again, without ever waiting. Any may melt, but after the
 //!   last one vCPU 0 must see the last number: it sleeps until it has.
 //!
-//! Options: `count=10000` (IPIs in all, in the first and the last part), `rounds=100` (of 64 vectors), `watchdog-ms=60000`.
+//! Options: `count=10000` (IPIs in all, in the first and the last part), `rounds=100` (of 64 vectors), `watchdog-ms=60000`,
+//! `doubles=fail` (`allow` counts interrupts that come twice and goes on: QEMU's emulated SVM delivers an event that VMRUN injects
+//! a second time if its time slice ends right there, one in some ten thousand, whatever the hypervisor).
 //!
 //! Figures: `senders`, `handshake_ipis`, `handshake_ticks` (per IPI), `vector_ipis`, `vector_ticks`, `forget_ipis`,
-//! `forget_ticks`, `forget_interrupts` (fewer than were sent where they melted), `halts`.
+//! `forget_ticks`, `forget_interrupts` (fewer than were sent where they melted), `doubled_interrupts`, `halts`.
 #![no_std]
 #![no_main]
 
+use core::fmt::Display;
 use core::sync::atomic::{AtomicU32, Ordering};
 use guest_tests::lapic::{self, Message, Target};
 use guest_tests::percpu::{CpuIndex, MAX_CPUS};
 use guest_tests::units::Ticks;
-use guest_tests::{Machine, check_eq, cpu, figure, smp, timer, verdict};
+use guest_tests::{Machine, check, cpu, figure, smp, timer, verdict};
 
 guest_tests::guest_test! {
     name: "storm",
@@ -180,11 +183,33 @@ impl Receiver {
     }
 }
 
+/// Interrupts that came more often than they were sent.
+struct Doubles {
+    allowed: bool,
+    count: u32,
+}
+
+impl Doubles {
+    /// Of `sent` interrupts none may be missing, and none may come twice unless that is allowed.
+    fn check(&mut self, taken: u32, sent: u32, what: impl Display) {
+        check!(taken >= sent, "{sent} {what} were sent, only {taken} taken");
+        check!(
+            taken == sent || self.allowed,
+            "{sent} {what} were sent, but {taken} taken"
+        );
+        self.count += taken - sent;
+    }
+}
+
 fn main(machine: &Machine<'_>) {
     let options = &machine.options;
     let count = options.number("count", 10_000, 1..=100_000_000) as u32;
     let rounds = options.number("rounds", 100, 1..=1_000_000) as u32;
     let watchdog = options.number("watchdog-ms", 60_000, 1..=10_000_000);
+    let mut doubles = Doubles {
+        allowed: options.choice("doubles", &["fail", "allow"], 0) == 1,
+        count: 0,
+    };
     options.report_unknown();
     smp::require(2);
     smp::start();
@@ -197,7 +222,7 @@ fn main(machine: &Machine<'_>) {
     let (handshake_time, taken) = receiver.play(Part::Handshake, share, |receiver| {
         receiver.wait_for_all(share)
     });
-    check_eq!(taken, all, "interrupts taken, each of which was waited for");
+    doubles.check(taken, all, "handshake IPIs");
 
     CAME.iter().for_each(|came| came.store(0, Ordering::SeqCst));
     let (vector_time, taken) = receiver.play(Part::Vectors, rounds, |receiver| {
@@ -208,16 +233,17 @@ fn main(machine: &Machine<'_>) {
         }
     });
     for (came, place) in CAME.iter().zip(0u8..) {
-        check_eq!(
-            came.load(Ordering::SeqCst),
+        let times = came.load(Ordering::SeqCst);
+        doubles.check(
+            times,
             rounds,
-            format_args!("times that vector {:#x} came", FIRST_VECTOR + place)
+            format_args!("IPIs of vector {:#x}", FIRST_VECTOR + place),
         );
     }
-    check_eq!(
-        taken,
-        rounds * VECTORS,
-        "interrupts taken with 64 vectors in flight"
+    check!(
+        taken >= rounds * VECTORS,
+        "{taken} interrupts taken for {} IPIs",
+        rounds * VECTORS
     );
 
     let (forget_time, taken) = receiver.play(Part::Forget, share, |receiver| {
@@ -241,8 +267,9 @@ fn main(machine: &Machine<'_>) {
     figure!("forget_ipis", all, "ipis");
     figure!("forget_ticks", forget_time.0 / u64::from(all), "ticks");
     figure!("forget_interrupts", taken, "interrupts");
+    figure!("doubled_interrupts", doubles.count, "interrupts");
     figure!("halts", receiver.halts, "halts");
-    guest_tests::check!(
+    check!(
         taken >= senders && taken <= all,
         "{taken} interrupts for {all} IPIs of {senders} senders"
     );
