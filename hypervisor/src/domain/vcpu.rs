@@ -18,6 +18,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use iced_x86::Mnemonic;
 use lull_core::dispatch::RunOutcome;
 use lull_core::units::{CpuId, Ticks, VcpuId};
 use lull_core::wake::WakeWord;
@@ -26,6 +27,7 @@ use spin::Mutex;
 use super::alu::STATUS_FLAGS;
 use super::exit::{self, Next};
 use super::host::VcpuHost;
+use super::insn;
 use super::msr::Msrs;
 use super::stats::{ExitCounts, ExitKind};
 use super::vlapic::{Lapic, LapicShared, Requests};
@@ -71,6 +73,9 @@ pub(super) struct Owned {
     /// A window below a priority class has opened **at** that class: asking for it again would end every entry before
     /// the first instruction. Seen in QEMU, where V_INTR_PRIO must reach V_TPR, not exceed it.
     window_inclusive: bool,
+    /// Where an exit found the vCPU in an interrupt shadow, as long as it has not moved on. See
+    /// [`Owned::leave_hlt`].
+    shadow_at: Option<u64>,
     armed: Option<Ticks>,
 }
 
@@ -110,6 +115,7 @@ impl Vcpu {
             loaded: false,
             nmi: false,
             window_inclusive: false,
+            shadow_at: None,
             armed: None,
         };
         Self {
@@ -250,6 +256,7 @@ impl Vcpu {
         let kind = ExitKind::of(&exit);
         self.exits.count(kind);
         owned.lapic.set_cr8(owned.virt.cr8());
+        owned.note_shadow(kind);
         owned.window_inclusive |= kind == ExitKind::Window
             && owned.lapic.deliverable().is_none()
             && owned.lapic.held_back_by_tpr().is_some();
@@ -340,8 +347,37 @@ impl Owned {
         self.virt.rflags() & STATUS_FLAGS == flags
     }
 
+    /// Remembers an interrupt shadow over exits that follow before the guest has moved on.
+    fn note_shadow(&mut self, kind: ExitKind) {
+        let virt = &self.virt;
+        let rip = Some(virt.rip());
+        let interrupts = virt.rflags() & RFLAGS_IF != 0;
+        let shadow = interrupts && !virt.interruptible() && !virt.injection_pending();
+        let unmoved = self.shadow_at == rip && kind != ExitKind::Window;
+        self.shadow_at = rip.filter(|_| shadow || unmoved);
+    }
+
+    /// Executes the HLT of an `sti; hlt` between which a physical interrupt has come.
+    ///
+    /// STI keeps interrupts away until HLT is done, so that what is pending ends the HLT. Not every machine puts the
+    /// shadow back at the next entry (QEMU does not): the interrupt would be taken before the HLT, and the guest would
+    /// then sleep over it for ever. With something to deliver, HLT does nothing but end the shadow, so it can be done here.
+    fn leave_hlt(&mut self) {
+        if self.shadow_at.is_none() || self.shadow_at != Some(self.virt.rip()) {
+            return;
+        }
+        let cpu = self.virt.cpu_state();
+        let instruction = insn::fetch(&self.memory, &cpu, &[]);
+        if let Some(hlt) = instruction.filter(|i| i.mnemonic() == Mnemonic::Hlt && cpu.cpl == 0) {
+            self.virt.advance(insn::after(&cpu, &hlt));
+        }
+    }
+
     /// Hands over what is most urgent, or asks to be told when the guest can take it.
     fn offer_interrupts(&mut self) {
+        if self.nmi || self.lapic.deliverable().is_some() {
+            self.leave_hlt();
+        }
         if self.nmi && self.virt.nmi_ready() {
             self.virt.inject(Injection::Nmi);
             self.nmi = false;

@@ -175,6 +175,77 @@ fn hlt_with_an_interrupt_pending_goes_on_at_once() {
     assert_eq!(g.taken(0), [Injection::Interrupt(0x55)]);
 }
 
+/// A guest at RIP 2 of `sti; hlt; nop`, which a physical interrupt has just left in the shadow of the STI.
+fn between_sti_and_hlt() -> Guest {
+    let mut g = guest(1);
+    g.x2apic(0);
+    let memory = g.domain.memory.lock().clone().expect("alive");
+    memory.write(1, &[0xfb, 0xf4, 0x90]).expect("in range");
+    g.cpus[0].does(|s| {
+        (s.cpu.rip, s.shadow) = (2, true);
+        Exit::Event
+    });
+    assert_eq!(g.enter(0), Events);
+    g
+}
+
+#[test]
+fn an_interrupt_between_sti_and_hlt_ends_the_hlt() {
+    let mut g = between_sti_and_hlt();
+    // The next entry is left at once; this machine has forgotten the shadow.
+    g.cpus[0].does(|s| {
+        s.shadow = false;
+        Exit::Event
+    });
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(
+        g.cpu(0).cpu.rip,
+        2,
+        "nothing to deliver: HLT is the guest's to execute"
+    );
+    g.vcpu(0).lapic().irr().insert(0x41);
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.taken(0), [Injection::Interrupt(0x41)]);
+    assert_eq!(g.cpu(0).cpu.rip, 3, "the handler returns behind the HLT");
+}
+
+#[test]
+fn an_interrupt_before_a_hlt_without_a_shadow_comes_before_it() {
+    let mut g = between_sti_and_hlt();
+    g.cpus[0].does(|s| {
+        (s.cpu.rip, s.shadow) = (3, false);
+        Exit::Event
+    });
+    assert_eq!(g.enter(0), Events);
+    g.cpus[0].does(|s| {
+        s.cpu.rip = 2;
+        Exit::Event
+    });
+    assert_eq!(g.enter(0), Events);
+    g.vcpu(0).lapic().irr().insert(0x41);
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(
+        (g.taken(0).len(), g.vcpu(0).exits().get(ExitKind::Hlt)),
+        (1, 0)
+    );
+    assert_eq!(g.cpu(0).cpu.rip, 2, "it came to the HLT by another way");
+}
+
+#[test]
+fn the_shadow_of_another_instruction_is_waited_for() {
+    let mut g = between_sti_and_hlt();
+    let memory = g.domain.memory.lock().clone().expect("alive");
+    memory.write(2, &[0x90]).expect("in range");
+    g.vcpu(0).lapic().irr().insert(0x41);
+    g.cpus[0].does(|s| {
+        assert_eq!((s.cpu.rip, s.window, s.taken.len()), (2, Some(16), 0));
+        s.shadow = false;
+        Exit::InterruptWindow
+    });
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.taken(0), [Injection::Interrupt(0x41)]);
+}
+
 #[test]
 fn an_interrupt_that_cannot_be_taken_waits_for_its_window() {
     let mut g = guest(1);
