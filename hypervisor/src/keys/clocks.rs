@@ -6,7 +6,12 @@ use crate::{cpu, dumpln, time};
 /// Prints the clocks.
 pub fn print() {
     let features = cpu::features();
-    dumpln!("TSC {} now, up {} ms; rate {}", time::now(), time::uptime().get() / 1_000_000, time::rate());
+    dumpln!(
+        "TSC {} now, up {} ms; rate {}",
+        time::now(),
+        time::uptime().get() / 1_000_000,
+        time::rate()
+    );
     dumpln!(
         "   nonstop TSC {}, ARAT {}, TSC-deadline {}",
         yes(features.nonstop_tsc),

@@ -8,7 +8,10 @@ use crate::run::counters::{Reading, Row, activity_word, text};
 
 /// Prints a reading: totals since boot, and the change since the reading before.
 pub fn print(reading: &Reading, rate: TickRate) {
-    dumpln!("C-states, reading {} (residency is time in the state; irq, from the first handler inside it to the exit)", reading.seq);
+    dumpln!(
+        "C-states, reading {} (residency is time in the state; irq, from the first handler inside it to the exit)",
+        reading.seq
+    );
     for (total, change) in reading.total.iter().zip(&reading.change) {
         print_cpu(total, change, rate);
     }
@@ -29,9 +32,17 @@ fn print_cpu(total: &Row, change: &Row, rate: TickRate) {
         times.aborted,
         times.spurious,
     );
-    dumpln!("   state method            usage    residency[ns]          irq[ns]   share    +usage +residency[ns]");
+    dumpln!(
+        "   state method            usage    residency[ns]          irq[ns]   share    +usage +residency[ns]"
+    );
     let changes = change.times.states(&total.table);
-    for ((state, now), since) in total.table.states().iter().zip(times.states(&total.table)).zip(changes) {
+    for ((state, now), since) in total
+        .table
+        .states()
+        .iter()
+        .zip(times.states(&total.table))
+        .zip(changes)
+    {
         dumpln!(
             "   {:5} {:14} {:10} {:16} {:16} {:>7} {:9} {:14}",
             state.name,
@@ -62,23 +73,41 @@ fn print_cpu(total: &Row, change: &Row, rate: TickRate) {
 }
 
 fn print_sum(reading: &Reading, rate: TickRate) {
-    let sum = |of: fn(&Snapshot) -> Ticks| reading.total.iter().map(|row| of(&row.times)).sum::<Ticks>();
+    let sum = |of: fn(&Snapshot) -> Ticks| {
+        reading
+            .total
+            .iter()
+            .map(|row| of(&row.times))
+            .sum::<Ticks>()
+    };
     let elapsed = sum(|row| row.elapsed);
     let parts = [
         ("C0", sum(|row| row.c0)),
         ("C-states", sum(Snapshot::residency)),
         ("irq", sum(Snapshot::irq)),
     ];
-    dumpln!("==all== {} CPUs, {} s", reading.total.len(), seconds(rate.to_nanos(elapsed)));
+    dumpln!(
+        "==all== {} CPUs, {} s",
+        reading.total.len(),
+        seconds(rate.to_nanos(elapsed))
+    );
     for (name, part) in parts {
-        dumpln!("   {name:8} {:16} ns {:>7}", rate.to_nanos(part).get(), share(part, elapsed));
+        dumpln!(
+            "   {name:8} {:16} ns {:>7}",
+            rate.to_nanos(part).get(),
+            share(part, elapsed)
+        );
     }
 }
 
 /// A part of a whole, in percent with two digits.
 fn share(part: Ticks, whole: Ticks) -> arrayvec::ArrayString<12> {
     let basis_points = u128::from(part.get()) * 10_000 / u128::from(whole.get().max(1));
-    text(format_args!("{}.{:02}%", basis_points / 100, basis_points % 100))
+    text(format_args!(
+        "{}.{:02}%",
+        basis_points / 100,
+        basis_points % 100
+    ))
 }
 
 /// Seconds with three digits.

@@ -24,17 +24,29 @@ fn print_domain(running: &Running, domain: &Domain) {
         None => alloc::string::String::from("runs"),
         Some(report) => alloc::format!("{}", report.reason),
     };
-    dumpln!("{}: {}; {:?}; {state}", domain.id(), domain.config(), domain.verdict());
+    dumpln!(
+        "{}: {}; {:?}; {state}",
+        domain.id(),
+        domain.config(),
+        domain.verdict()
+    );
     let now = BareMetal.now();
     for vcpu in domain.vcpus() {
-        let phase = running.machine.sched().units().get(vcpu.id()).map(|unit| unit.state.phase());
+        let phase = running
+            .machine
+            .sched()
+            .units()
+            .get(vcpu.id())
+            .map(|unit| unit.state.phase());
         let exits = vcpu.exits();
         dumpln!(
             "   {} {:?}, {:?}; run {} us; exits {}: {}",
             vcpu_name(running, vcpu.id()),
             vcpu.activity(),
             phase,
-            crate::time::rate().to_micros(run_time(running, vcpu.id(), now)).get(),
+            crate::time::rate()
+                .to_micros(run_time(running, vcpu.id(), now))
+                .get(),
             exits.total(),
             Kinds(exits),
         );
@@ -46,7 +58,10 @@ struct Kinds<'a>(&'a crate::domain::ExitCounts);
 
 impl core::fmt::Display for Kinds<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let seen = ExitKind::ALL.into_iter().map(|kind| (kind, self.0.get(kind))).filter(|(_, count)| *count > 0);
+        let seen = ExitKind::ALL
+            .into_iter()
+            .map(|kind| (kind, self.0.get(kind)))
+            .filter(|(_, count)| *count > 0);
         for (index, (kind, count)) in seen.enumerate() {
             let space = if index == 0 { "" } else { ", " };
             write!(f, "{space}{} {count}", kind.name())?;

@@ -22,16 +22,30 @@ struct Key {
 }
 
 const fn shows(byte: u8, help: &'static str, run: fn(&'static Running)) -> Key {
-    Key { byte, help, shows: true, run }
+    Key {
+        byte,
+        help,
+        shows: true,
+        run,
+    }
 }
 
 const fn acts(byte: u8, help: &'static str, run: fn(&'static Running)) -> Key {
-    Key { byte, help, shows: false, run }
+    Key {
+        byte,
+        help,
+        shows: false,
+        run,
+    }
 }
 
 const KEYS: [Key; 11] = [
     acts(b'h', "this help", |_| help()),
-    shows(b'c', "C-states: usage, residency and interrupt time of every CPU", cstates_reading),
+    shows(
+        b'c',
+        "C-states: usage, residency and interrupt time of every CPU",
+        cstates_reading,
+    ),
     shows(b'r', "runqueues", runqueues::print),
     shows(b'q', "guests and their vCPUs", guests::print),
     shows(b'a', "timers", timers::print),
@@ -40,7 +54,9 @@ const KEYS: [Key; 11] = [
     shows(b'd', "registers of all CPUs (by NMI)", registers),
     acts(b'*', "all of the above that show something", all),
     acts(b'R', "reboot", |running| end::reboot(running)),
-    acts(b'Q', "report and power off", |running| running.machine.stop()),
+    acts(b'Q', "report and power off", |running| {
+        running.machine.stop()
+    }),
 ];
 
 /// A key was pressed. Called by the boot CPU, with no lock held.
@@ -51,7 +67,10 @@ pub fn press(running: &'static Running, byte: u8) {
             (key.run)(running);
         }
         None if byte.is_ascii_graphic() => {
-            dumpln!("'{}' pressed -> no such key: h lists them", char::from(byte));
+            dumpln!(
+                "'{}' pressed -> no such key: h lists them",
+                char::from(byte)
+            );
         }
         None => {}
     }
@@ -79,4 +98,3 @@ fn cstates_reading(running: &'static Running) {
 fn registers(_: &'static Running) {
     cpu::dump::all_cpus(ipi::send_nmi, time::rate().ticks(NMI_PATIENCE));
 }
-

@@ -21,7 +21,10 @@ pub fn print(running: &'static Running) {
                 TimerKey::Console => text(format_args!("console")),
                 TimerKey::Vcpu(v) => text(format_args!("APIC timer of {}", vcpu_name(running, v))),
             };
-            dumpln!("  ex={:>12}us {what}", text::<24>(format_args!("{sign}{micros}")));
+            dumpln!(
+                "  ex={:>12}us {what}",
+                text::<24>(format_args!("{sign}{micros}"))
+            );
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use lull_core::dispatch::{PassCause, WokenBy};
 
-use crate::run::Running;
 use crate::cpu::percpu::PerCpu;
+use crate::run::Running;
 use crate::{cpu, dumpln};
 
 /// Prints the counters of posts, wakes and scheduling passes of every CPU.
@@ -24,7 +24,11 @@ pub fn print(running: &'static Running) {
             posts.will_look,
             posts.rides_along
         );
-        dumpln!("   woken {}: {}", row.dispatch.all_wakes(), Counts(&WokenBy::ALL.map(|by| (by.name(), row.dispatch.wakes_by(by)))));
+        dumpln!(
+            "   woken {}: {}",
+            row.dispatch.all_wakes(),
+            Counts(&WokenBy::ALL.map(|by| (by.name(), row.dispatch.wakes_by(by))))
+        );
         dumpln!(
             "   scheduling passes {}: {}; turns without one {}, vCPU switches {}, halts cancelled by a kick {}",
             row.dispatch.all_passes(),

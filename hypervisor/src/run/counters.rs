@@ -251,6 +251,9 @@ mod tests {
 
     #[test]
     fn text_that_does_not_fit_is_cut() {
-        assert_eq!(text::<4>(format_args!("{}{}", "abc", "def")).as_str(), "abcd");
+        assert_eq!(
+            text::<4>(format_args!("{}{}", "abc", "def")).as_str(),
+            "abcd"
+        );
     }
 }

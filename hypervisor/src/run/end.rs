@@ -66,7 +66,10 @@ fn guests_and_cpus_agree(running: &Running, reading: &Reading) -> Result<(), (Ti
 /// Says how it ended and leaves: through the exit port, by ACPI, or by halting.
 pub fn leave(running: &Running, code: EndCode) -> ! {
     log::info!("end: {}", code.status());
-    machine_channel::end(&End { status: code.status(), code: code as u8 });
+    machine_channel::end(&End {
+        status: code.status(),
+        code: code as u8,
+    });
     let Options { exit_port, .. } = running.options;
     power::power_off(exit_port, code as u8, running.firmware.power_off.as_ref())
 }

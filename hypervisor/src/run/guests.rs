@@ -35,7 +35,11 @@ pub enum Outcome {
 }
 
 /// Makes the domains of the bundle. What cannot be made is named and left out; the others are not affected.
-pub fn create(loader: &BootInfo, backend: Option<&Backend>, online: &[CpuId]) -> (DomainTable, Outcome) {
+pub fn create(
+    loader: &BootInfo,
+    backend: Option<&Backend>,
+    online: &[CpuId],
+) -> (DomainTable, Outcome) {
     let mut table = DomainTable::new();
     let Some(bundle) = open_bundle(loader) else {
         return (table, Outcome::Refused);
@@ -49,11 +53,21 @@ pub fn create(loader: &BootInfo, backend: Option<&Backend>, online: &[CpuId]) ->
     };
     let mut outcome = Outcome::Complete;
     for LineProblem { line, problem } in &list.problems {
-        tell(Where::Guest, format_args!("guests.txt line {line}: {}", problem.word), &problem.why, &problem.expected);
+        tell(
+            Where::Guest,
+            format_args!("guests.txt line {line}: {}", problem.word),
+            &problem.why,
+            &problem.expected,
+        );
         outcome = Outcome::Refused;
     }
     if list.guests.is_empty() && list.problems.is_empty() {
-        tell(Where::Bundle, "guests.txt", "it lists no guest", "at least one guest");
+        tell(
+            Where::Bundle,
+            "guests.txt",
+            "it lists no guest",
+            "at least one guest",
+        );
         outcome = Outcome::Refused;
     }
     let Some(backend) = backend else {
@@ -61,7 +75,14 @@ pub fn create(loader: &BootInfo, backend: Option<&Backend>, online: &[CpuId]) ->
     };
     let online: CpuSet = online.iter().copied().collect();
     for (number, config) in (1..).zip(list.guests) {
-        let made = create_one(DomId::new(number), config, &bundle, backend, online, table.next_slot());
+        let made = create_one(
+            DomId::new(number),
+            config,
+            &bundle,
+            backend,
+            online,
+            table.next_slot(),
+        );
         match made {
             Some(domain) => table.push(domain),
             None => outcome = Outcome::Refused,
@@ -72,7 +93,12 @@ pub fn create(loader: &BootInfo, backend: Option<&Backend>, online: &[CpuId]) ->
 
 fn open_bundle(loader: &BootInfo) -> Option<Bundle<'static>> {
     let Some(module) = loader.modules.first() else {
-        tell(Where::Bundle, "boot bundle", "the boot loader gave none", "one module: a newc cpio with guests.txt and kernels");
+        tell(
+            Where::Bundle,
+            "boot bundle",
+            "the boot loader gave none",
+            "one module: a newc cpio with guests.txt and kernels",
+        );
         return None;
     };
     match Bundle::parse(host_memory::module_bytes(module)) {
@@ -98,13 +124,23 @@ fn create_one(
         None
     };
     if config.pin.affinity().intersection(&online).is_empty() {
-        return refuse(format!("pin={}: no such CPU is online", config.pin), "a CPU that is online");
+        return refuse(
+            format!("pin={}: no such CPU is online", config.pin),
+            "a CPU that is online",
+        );
     }
     let kernel = match bundle.kernel(&config.kernel) {
         Ok(kernel) => kernel,
         Err(problem) => return refuse(problem.to_string(), problem.expected()),
     };
-    match Domain::create(id, config, kernel, first, &mut Hardware { backend }, BareMetal.now()) {
+    match Domain::create(
+        id,
+        config,
+        kernel,
+        first,
+        &mut Hardware { backend },
+        BareMetal.now(),
+    ) {
         Ok(domain) => {
             log::info!("{id}: {}", domain.config());
             Some(domain)
@@ -120,7 +156,7 @@ struct Hardware<'a> {
 
 impl Machinery for Hardware<'_> {
     fn memory(&mut self, bytes: u64) -> Result<GuestMemory, String> {
-        host_memory::allocate(bytes)
+        GuestMemory::allocate(bytes).map_err(|why| why.to_string())
     }
 
     fn vcpus(&mut self, memory: &GuestMemory, count: u32) -> Vec<Box<dyn VirtCpu>> {
@@ -142,7 +178,12 @@ pub fn add_to_scheduler(running: &Running) {
         };
         for vcpu in domain.vcpus() {
             if let Err(why) = running.machine.add_vcpu(vcpu.id(), params) {
-                tell(Where::Guest, &domain.config().name, why, "a vCPU that the scheduler takes");
+                tell(
+                    Where::Guest,
+                    &domain.config().name,
+                    why,
+                    "a vCPU that the scheduler takes",
+                );
             }
         }
     }
@@ -155,7 +196,9 @@ pub fn start(running: &'static Running) {
         machine_channel::guest(&record(domain, None));
         domain.start(&host);
     }
-    REPORTED.lock().resize(running.domains.iter().count(), false);
+    REPORTED
+        .lock()
+        .resize(running.domains.iter().count(), false);
 }
 
 /// Which domains have been reported as ended, by position in the table.
@@ -208,7 +251,11 @@ fn report_one(running: &Running, domain: &Domain, cut_off: Option<&str>) {
     let report = domain.end_report();
     let verdict = domain.verdict();
     let (how, code, death) = match (&report, cut_off) {
-        (Some(report), _) => (report.reason.word(), report.reason.code(), report.reason.to_string()),
+        (Some(report), _) => (
+            report.reason.word(),
+            report.reason.code(),
+            report.reason.to_string(),
+        ),
         (None, why) => ("killed", 0, why.unwrap_or("it did not end").to_string()),
     };
     // A guest that the machine's end cuts off has not failed by that.
@@ -226,17 +273,32 @@ fn report_one(running: &Running, domain: &Domain, cut_off: Option<&str>) {
         Verdict::None => ("none", death.as_str()),
     };
     let now = BareMetal.now();
-    let run: Vec<Ticks> = domain.vcpus().iter().map(|vcpu| run_time(running, vcpu.id(), now)).collect();
+    let run: Vec<Ticks> = domain
+        .vcpus()
+        .iter()
+        .map(|vcpu| run_time(running, vcpu.id(), now))
+        .collect();
     log::info!("{} {}: {word}; {death}", domain.id(), domain.config().name);
     machine_channel::guest(&record(
         domain,
-        Some(GuestEnd { verdict: word, how, code: code.into(), reason, run: &run }),
+        Some(GuestEnd {
+            verdict: word,
+            how,
+            code: code.into(),
+            reason,
+            run: &run,
+        }),
     ));
 }
 
 /// The time that a vCPU has spent in its guest.
 pub fn run_time(running: &Running, v: VcpuId, now: Ticks) -> Ticks {
-    running.machine.sched().units().get(v).map_or(Ticks::ZERO, |unit| unit.run_time(now))
+    running
+        .machine
+        .sched()
+        .units()
+        .get(v)
+        .map_or(Ticks::ZERO, |unit| unit.run_time(now))
 }
 
 fn record<'a>(domain: &'a Domain, end: Option<GuestEnd<'a>>) -> Guest<'a> {

@@ -7,8 +7,8 @@ use lull_core::platform::Clock;
 use lull_core::units::{CpuId, DomId, TickRate, Ticks, VcpuId};
 use lull_core::wake::Events;
 
-use super::start::Running;
 use super::guests;
+use super::start::Running;
 use crate::console::machine_channel;
 use crate::console::records::Figure;
 use crate::domain::VcpuHost;
@@ -82,7 +82,8 @@ impl VcpuHost for Hosting {
     }
 
     fn consume_kick(&self, v: VcpuId) {
-        if let Some(unit) = lull_core::sched::Scheduler::units(self.running.machine.sched()).get(v) {
+        if let Some(unit) = lull_core::sched::Scheduler::units(self.running.machine.sched()).get(v)
+        {
             unit.state.consume_kick();
         }
     }
@@ -110,6 +111,11 @@ impl VcpuHost for Hosting {
     }
 
     fn figure(&self, domain: DomId, name: &str, value: &str, unit: &str) {
-        machine_channel::figure(&Figure { guest: domain, name, value, unit });
+        machine_channel::figure(&Figure {
+            guest: domain,
+            name,
+            value,
+            unit,
+        });
     }
 }

@@ -4,8 +4,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use lull_core::cstate::select::{Considered, Selected, select};
 use lull_core::cstate::CStateTable;
+use lull_core::cstate::select::{Considered, Selected, select};
 use lull_core::dispatch::Machine;
 use lull_core::governor::DeepestFit;
 use lull_core::idle::CpuIdle;
@@ -94,10 +94,22 @@ pub fn start(booted: Booted) -> ! {
     }
     let backend = detect();
     report_boot(&booted, &backend);
-    let Booted { loader, options, firmware, apic, smp, .. } = booted;
+    let Booted {
+        loader,
+        options,
+        firmware,
+        apic,
+        smp,
+        ..
+    } = booted;
 
     let (domains, outcome) = guests::create(&loader, backend.as_ref().ok(), &smp.online);
-    let cpus = smp.online.iter().map(|cpu| cpu.index() + 1).max().unwrap_or(1);
+    let cpus = smp
+        .online
+        .iter()
+        .map(|cpu| cpu.index() + 1)
+        .max()
+        .unwrap_or(1);
     let sched = Fair::new(cpus, domains.slots(), time::rate().ticks(SLICE));
     let machine = Machine::new(BareMetal, sched, cpus);
     for &cpu in &smp.online {
@@ -120,7 +132,12 @@ pub fn start(booted: Booted) -> ! {
     open_console(running, apic.io_apics);
 
     let boot_cpu = BareMetal.cpu();
-    let others: Vec<CpuId> = running.online.iter().copied().filter(|&cpu| cpu != boot_cpu).collect();
+    let others: Vec<CpuId> = running
+        .online
+        .iter()
+        .copied()
+        .filter(|&cpu| cpu != boot_cpu)
+        .collect();
     smp::release(&others, other_cpu);
     guests::start(running);
     if let Some(seconds) = running.options.run_for {
@@ -137,7 +154,10 @@ pub fn start(booted: Booted) -> ! {
 /// Where the other CPUs come when the machine is ready.
 fn other_cpu(cpu: CpuId) -> ! {
     if let Some(running) = running() {
-        let enabled = running.backend.as_ref().map_or(Ok(()), |backend| backend.enable_on_this_cpu(cpu));
+        let enabled = running
+            .backend
+            .as_ref()
+            .map_or(Ok(()), |backend| backend.enable_on_this_cpu(cpu));
         match enabled {
             Ok(()) => turn(running, cpu),
             Err(why) => leave_out(running, cpu, &why),
@@ -151,7 +171,9 @@ fn other_cpu(cpu: CpuId) -> ! {
 fn leave_out(running: &Running, cpu: CpuId, why: &str) {
     tell(Where::Cpu, cpu, why, "virtualization on every CPU");
     let machine = &running.machine;
-    let moved = machine.sched().cpu_offline(cpu, time::now(), &mut |to| machine.post(to, Events::RESCHED));
+    let moved = machine.sched().cpu_offline(cpu, time::now(), &mut |to| {
+        machine.post(to, Events::RESCHED)
+    });
     if let Err(why) = moved {
         log::warn!("{cpu}: {why}");
     }
@@ -166,25 +188,54 @@ fn turn(running: &'static Running, cpu: CpuId) {
         table.call_once(|| selected.table);
     }
     let mut idle = CpuIdle::new(selected.table, DeepestFit, test.trust(false));
-    running.machine.run(&mut idle, &hosting::Hosting::new(running, cpu));
+    running
+        .machine
+        .run(&mut idle, &hosting::Hosting::new(running, cpu));
 }
 
 fn log_states(cpu: CpuId, selected: &Selected) {
     // The CPUs of one machine nearly always agree: for the others this is for developers.
-    let level = if cpu.index() == 0 { log::Level::Info } else { log::Level::Debug };
+    let level = if cpu.index() == 0 {
+        log::Level::Info
+    } else {
+        log::Level::Debug
+    };
     for Considered { state, verdict } in &selected.considered {
         match verdict {
-            Ok(why) => log::log!(level, "{cpu}: {} by {} used: {why}", state.name, state.method),
-            Err(why) => log::log!(level, "{cpu}: {} by {} not used: {why}", state.name, state.method),
+            Ok(why) => log::log!(
+                level,
+                "{cpu}: {} by {} used: {why}",
+                state.name,
+                state.method
+            ),
+            Err(why) => log::log!(
+                level,
+                "{cpu}: {} by {} not used: {why}",
+                state.name,
+                state.method
+            ),
         }
     }
 }
 
 fn detect() -> Result<Backend, String> {
-    let backend = virt::detect().and_then(|backend| backend.enable_on_this_cpu(BareMetal.cpu()).map(|()| backend));
+    let backend = virt::detect().and_then(|backend| {
+        backend
+            .enable_on_this_cpu(BareMetal.cpu())
+            .map(|()| backend)
+    });
     match &backend {
-        Ok(backend) => log::info!("virtualization: {} ({})", backend.name(), backend.describe()),
-        Err(why) => tell(Where::Cpu, "virtualization", format_args!("{why}: guests cannot run"), "a CPU with SVM"),
+        Ok(backend) => log::info!(
+            "virtualization: {} ({})",
+            backend.name(),
+            backend.describe()
+        ),
+        Err(why) => tell(
+            Where::Cpu,
+            "virtualization",
+            format_args!("{why}: guests cannot run"),
+            "a CPU with SVM",
+        ),
     }
     backend
 }
@@ -192,10 +243,19 @@ fn detect() -> Result<Backend, String> {
 fn report_boot(booted: &Booted, backend: &Result<Backend, String>) {
     let features = cpu::features();
     let hidden = features.hidden();
-    if hidden.is_empty() {
-        log::info!("MWAIT, nonstop TSC, ARAT and TSC-deadline: all there");
-    } else {
-        log::info!("hidden by the outer hypervisor: {hidden}");
+    let outer = features.hypervisor.as_deref().unwrap_or("none");
+    for (has, name) in [
+        (features.monitor, "MWAIT"),
+        (features.nonstop_tsc, "nonstop TSC"),
+        (features.arat, "ARAT"),
+        (features.tsc_deadline, "TSC-deadline"),
+    ] {
+        let how = if has {
+            "there"
+        } else {
+            "hidden, or not in the hardware"
+        };
+        log::info!("{name}: {how} (outer hypervisor: {outer})");
     }
     let test = cpu::this().mwait_test();
     let mwait = if features.monitor {
@@ -204,7 +264,12 @@ fn report_boot(booted: &Booted, backend: &Result<Backend, String>) {
         String::from("CPUID does not report it")
     };
     log::info!("MWAIT: {mwait}");
-    let failed: Vec<u32> = booted.smp.failed.iter().map(|failed| failed.cpu.get()).collect();
+    let failed: Vec<u32> = booted
+        .smp
+        .failed
+        .iter()
+        .map(|failed| failed.cpu.get())
+        .collect();
     let why = match backend {
         Ok(backend) => backend.describe(),
         Err(why) => why.clone(),
@@ -237,7 +302,9 @@ fn spoil_accounting(running: &Running) {
     };
     let at_least = time::rate().ticks(SPOILED_INTERVAL);
     if let Some((cpu, pcpu)) = running.machine.pcpus().next() {
-        log::warn!("{cpu}: the next residency of at least 5 ms is miscounted on purpose (test.account)");
+        log::warn!(
+            "{cpu}: the next residency of at least 5 ms is miscounted on purpose (test.account)"
+        );
         pcpu.account.inject(fault, Interval::Residency, at_least);
     }
 }
@@ -246,13 +313,17 @@ fn spoil_accounting(running: &Running) {
 fn open_console(running: &Running, io_apics: Vec<apic::ioapic::IoApic>) {
     let wiring = running.firmware.isa_wiring(console::COM1_ISA_IRQ);
     let Some(id) = apic::id() else { return };
-    let routed = io_apics.into_iter().any(|mut io_apic| io_apic.route(wiring, vector::CONSOLE, id));
+    let routed = io_apics
+        .into_iter()
+        .any(|mut io_apic| io_apic.route(wiring, vector::CONSOLE, id));
     if routed {
         console::set_rx_hook(|| machine::post_to_own(BareMetal.cpu(), Events::CONSOLE));
         console::enable_rx_interrupt();
         log::info!("debug keys: press h for help");
     } else {
-        log::warn!("no IOAPIC takes interrupt {} of COM1: debug keys do not work", wiring.gsi);
+        log::warn!(
+            "no IOAPIC takes interrupt {} of COM1: debug keys do not work",
+            wiring.gsi
+        );
     }
 }
-

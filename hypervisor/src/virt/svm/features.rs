@@ -59,8 +59,13 @@ pub struct SvmFeatures {
     pub mcommit: bool,
     /// Width of a physical address in bits.
     pub physical_bits: u32,
+    /// EVENTINJ may deliver an interrupt twice: QEMU's emulator does, if its time slice ends right after the delivery.
+    pub doubles_injections: bool,
 }
 
+/// EBX of CPUID 4000_0000h under QEMU's emulator: the first four letters of "TCGTCGTCGTCG".
+const TCG: u32 = u32::from_le_bytes(*b"TCGT");
+const HYPERVISOR: u32 = 0x4000_0000;
 const EXTENDED_MAX: u32 = 0x8000_0000;
 const EXTENDED_FEATURES: u32 = 0x8000_0001;
 const SIZES: u32 = 0x8000_0008;
@@ -99,6 +104,8 @@ impl SvmFeatures {
                 bits @ 32..=52 => bits,
                 _ => 36,
             },
+            doubles_injections: cpuid.cpuid1(1).ecx >> 31 == 1
+                && cpuid.cpuid1(HYPERVISOR).ebx == TCG,
         })
     }
 

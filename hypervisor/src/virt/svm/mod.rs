@@ -100,6 +100,7 @@ impl Svm {
             invlpgb: false,
             mcommit: false,
             physical_bits: 52,
+            doubles_injections: false,
         };
         Self::new(
             features,

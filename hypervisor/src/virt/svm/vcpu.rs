@@ -47,6 +47,8 @@ pub struct SvmVcpu {
     events: EventQueue,
     /// An NMI handler runs in the guest.
     nmi_masked: bool,
+    /// The event of this entry went in as a virtual interrupt.
+    virtual_interrupt: bool,
     asid: AsidTag,
     loaded: Option<CpuId>,
     /// Groups of the VMCB unchanged since the last entry.
@@ -65,6 +67,7 @@ impl SvmVcpu {
             tsc_aux: 0,
             events: EventQueue::default(),
             nmi_masked: false,
+            virtual_interrupt: false,
             asid: AsidTag::default(),
             loaded: None,
             clean: 0,
@@ -169,8 +172,8 @@ impl SvmVcpu {
         let control = &mut self.vmcb.control;
         control.asid = asid;
         control.tlb_control = flush as u8;
-        control.event_inj = self.events.first().map_or(0, encode);
         control.clean = self.clean;
+        self.place_event();
 
         entry::close();
         if word.publish(SleepState::Guest).is_err() {
@@ -190,6 +193,41 @@ impl SvmVcpu {
         Ok(true)
     }
 
+    /// Puts the event that comes first where the processor delivers it from: EVENTINJ.
+    ///
+    /// Where that may deliver an interrupt twice, the virtual interrupt does as well: it is taken at once, since an interrupt
+    /// is queued only when the guest can take it. Not while a window is asked for, which needs the same fields.
+    fn place_event(&mut self) {
+        let event = self.events.first();
+        let windowed = self.vmcb.control.intercept_misc1 & misc1::VINTR != 0;
+        self.virtual_interrupt = false;
+        self.vmcb.control.event_inj = match event {
+            Some(Injection::Interrupt(vector))
+                if self.shared.features.doubles_injections && !windowed =>
+            {
+                self.virtual_interrupt = true;
+                self.vmcb.control.vintr |= vintr::IRQ
+                    | vintr::PRIORITY
+                    | vintr::IGNORE_TPR
+                    | u64::from(vector) << vintr::VECTOR_SHIFT;
+                0
+            }
+            event => event.map_or(0, encode),
+        };
+    }
+
+    /// What the exit says about the event that was placed: delivered, or still to be.
+    fn book_event(&mut self) {
+        let waits = self.vmcb.control.vintr & vintr::IRQ != 0;
+        if core::mem::take(&mut self.virtual_interrupt) {
+            self.window(None);
+            if waits {
+                return;
+            }
+        }
+        self.events.entered(self.vmcb.control.exit_int_info);
+    }
+
     /// Books what the exit says about events on their way, and translates it.
     fn after_exit(&mut self) -> Exit {
         let decoded = decode(&self.vmcb.control, self.default_size());
@@ -198,7 +236,7 @@ impl SvmVcpu {
                 reason: check::why_invalid(&self.vmcb, self.shared.features.physical_bits),
             };
         }
-        self.events.entered(self.vmcb.control.exit_int_info);
+        self.book_event();
         match decoded {
             Decoded::Exit(Exit::InterruptWindow) => {
                 self.window(None);
@@ -460,6 +498,50 @@ mod tests {
         let svm = Svm::for_test();
         let npt = svm.new_npt(&GuestMemory::leaked(GuestMemory::ALIGN));
         svm.new_vcpu(&npt)
+    }
+
+    #[test]
+    fn where_injections_are_doubled_an_interrupt_goes_in_as_a_virtual_one() {
+        let mut vcpu = vcpu();
+        Arc::get_mut(&mut vcpu.shared)
+            .unwrap()
+            .features
+            .doubles_injections = true;
+        vcpu.vmcb().save.rflags |= RFLAGS_IF;
+        vcpu.inject(Injection::Interrupt(0x55));
+        vcpu.place_event();
+        let control = &vcpu.vmcb().control;
+        assert_eq!(control.event_inj, 0);
+        assert_eq!(
+            control.vintr,
+            0x55 << 32 | 1 << 24 | 1 << 20 | 0xf << 16 | 1 << 8
+        );
+        assert_eq!(
+            control.intercept_misc1 & misc1::VINTR,
+            0,
+            "it must not exit instead"
+        );
+        // The exit came first: it still waits, and goes in again.
+        vcpu.book_event();
+        assert!(vcpu.injection_pending());
+        vcpu.place_event();
+        assert_ne!(vcpu.vmcb().control.vintr & vintr::IRQ, 0);
+        // The guest took it.
+        vcpu.vmcb().control.vintr &= !vintr::IRQ;
+        vcpu.book_event();
+        assert!(!vcpu.injection_pending());
+        // Exceptions go by EVENTINJ, and so do interrupts while a window is asked for.
+        vcpu.inject(Injection::GP0);
+        vcpu.place_event();
+        assert_eq!(vcpu.vmcb().control.event_inj, encode(Injection::GP0));
+        vcpu.book_event();
+        vcpu.inject(Injection::Interrupt(0x56));
+        vcpu.want_window(true);
+        vcpu.place_event();
+        assert_eq!(
+            vcpu.vmcb().control.event_inj,
+            encode(Injection::Interrupt(0x56))
+        );
     }
 
     #[test]

@@ -294,8 +294,10 @@ pub mod vintr {
     pub const IGNORE_TPR: u64 = 1 << 20;
     /// The guest's IF and CR8 do not govern physical interrupts.
     pub const MASKING: u64 = 1 << 24;
-    /// Vector of the virtual interrupt.
-    pub const VECTOR: u64 = 0xff << 32;
+    /// Where the vector of the virtual interrupt begins.
+    pub const VECTOR_SHIFT: u32 = 32;
+    /// Mask of the vector.
+    pub const VECTOR: u64 = 0xff << VECTOR_SHIFT;
 }
 
 /// Groups of fields that the processor may keep from the last entry (AMD APM vol. 2, 15.15.3).
