@@ -5,8 +5,9 @@
 
 use alloc::format;
 
-use iced_x86::Mnemonic;
+use iced_x86::{Mnemonic, Register};
 
+use super::alu::STATUS_FLAGS;
 use super::cpuid::{self, Asker};
 use super::host::VcpuHost;
 use super::insn;
@@ -60,6 +61,7 @@ pub(super) fn handle(
                 return Next::Yield;
             }
         }
+        Exit::Cr8Write => write_cr8(owned),
         Exit::CacheFlush => {
             step(
                 owned,
@@ -206,6 +208,31 @@ fn write_msr(owned: &mut Owned, vcpu: &Vcpu, domain: &Domain, host: &impl VcpuHo
     }
 }
 
+/// MOV to CR8. What it lets through is found in the next turn.
+fn write_cr8(owned: &mut Owned) {
+    let cpu = owned.virt.cpu_state();
+    let hint = owned.virt.instruction_bytes();
+    let Some(instruction) = insn::fetch(&owned.memory, &cpu, hint) else {
+        return;
+    };
+    let source = instruction.op1_register();
+    if instruction.op0_register() != Register::CR8 || !source.is_gpr() {
+        return;
+    }
+    let source = u8::try_from(source.full_register().number())
+        .ok()
+        .and_then(Gpr::from_encoding);
+    let value = source.map_or(0, |gpr| owned.virt.gpr(gpr));
+    match u8::try_from(value) {
+        Ok(class @ 0..16) => {
+            owned.lapic.set_cr8(class);
+            owned.virt.set_cr8(class);
+            owned.virt.advance(insn::after(&cpu, &instruction));
+        }
+        _ => owned.virt.inject(Injection::GP0),
+    }
+}
+
 fn set_xcr(owned: &mut Owned) {
     let Some(next) = insn::next_rip(owned.virt.as_ref(), &owned.memory, &[Mnemonic::Xsetbv]) else {
         return;
@@ -287,14 +314,9 @@ fn access_lapic(
     let ipi = page.ipi;
     match result {
         Ok(flags) => {
-            if let Some(flags) = flags
-                && !owned.set_status_flags(flags)
-            {
-                let problem = mmio::Unsupported(instruction.mnemonic());
-                return Next::End(EndReason::Crash(format!(
-                    "{problem} (flags, rip {:#x})",
-                    cpu.rip
-                )));
+            if let Some(flags) = flags {
+                let rest = owned.virt.rflags() & !STATUS_FLAGS;
+                owned.virt.set_rflags(rest | flags);
             }
             owned.virt.advance(insn::after(&cpu, &instruction));
         }

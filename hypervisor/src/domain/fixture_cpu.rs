@@ -97,6 +97,9 @@ impl VirtCpu for MockCpu {
     fn rflags(&self) -> u64 {
         self.state().cpu.rflags
     }
+    fn set_rflags(&mut self, value: u64) {
+        self.state().cpu.rflags = value;
+    }
     fn cpu_state(&self) -> GuestCpuState {
         self.state().cpu
     }

@@ -24,7 +24,6 @@ use lull_core::units::{CpuId, Ticks, VcpuId};
 use lull_core::wake::WakeWord;
 use spin::Mutex;
 
-use super::alu::STATUS_FLAGS;
 use super::exit::{self, Next};
 use super::host::VcpuHost;
 use super::insn;
@@ -339,12 +338,6 @@ impl Owned {
         self.nmi
             || self.virt.injection_pending()
             || (interrupts && self.lapic.deliverable().is_some())
-    }
-
-    /// Sets the status flags after an emulated arithmetic instruction. `false`: it cannot be done, for the trait behind a
-    /// vCPU has no way to write RFLAGS.
-    pub fn set_status_flags(&mut self, flags: u64) -> bool {
-        self.virt.rflags() & STATUS_FLAGS == flags
     }
 
     /// Remembers an interrupt shadow over exits that follow before the guest has moved on.

@@ -310,6 +310,61 @@ fn a_window_that_opens_one_class_too_early_is_asked_for_one_class_lower() {
 }
 
 #[test]
+fn an_intercepted_write_of_cr8_lets_interrupts_through() {
+    let mut g = guest(1);
+    g.x2apic(0);
+    let memory = g.domain.memory.lock().clone().expect("alive");
+    // mov cr8,rbx ; mov cr8,r9
+    memory
+        .write(0, &[0x44, 0x0f, 0x22, 0xc3, 0x45, 0x0f, 0x22, 0xc1])
+        .expect("in range");
+    g.cpu(0).cr8 = 6;
+    g.vcpu(0).lapic().irr().insert(0x61);
+    g.wrmsr(0, 0x808, 0x60);
+    g.cpus[0]
+        .does(|s| {
+            (s.cpu.rip, s.gpr[3]) = (0, 5);
+            Exit::Cr8Write
+        })
+        .does(|s| {
+            assert_eq!(
+                (s.cr8, s.cpu.rip, s.taken.as_slice()),
+                (5, 4, &[Injection::Interrupt(0x61)][..])
+            );
+            s.gpr[9] = 16;
+            Exit::Cr8Write
+        });
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.taken(0), [Injection::Interrupt(0x61), Injection::GP0]);
+    assert_eq!(g.cpu(0).cr8, 5);
+}
+
+#[test]
+fn arithmetic_on_the_apic_page_sets_the_flags() {
+    let mut g = guest(1);
+    let memory = g.domain.memory.lock().clone().expect("alive");
+    // or [rdi],100h
+    memory
+        .write(0, &[0x81, 0x0f, 0, 1, 0, 0])
+        .expect("in range");
+    g.cpu(0).cpu.rflags = RFLAGS_IF | 2 | 1 | 1 << 6;
+    g.cpus[0].exits(Exit::NestedFault {
+        gpa: 0xfee0_00f0,
+        write: true,
+        fetch: false,
+        present: false,
+        page_walk: false,
+    });
+    assert_eq!(g.enter(0), Events);
+    assert!(g.vcpu(0).lapic().identity().enabled);
+    assert_eq!(
+        g.cpu(0).cpu.rflags,
+        RFLAGS_IF | 2 | 1 << 2,
+        "parity of ffh; carry and zero are gone"
+    );
+}
+
+#[test]
 fn a_second_interrupt_of_a_higher_class_gets_a_window_behind_the_first() {
     let mut g = guest(1);
     g.x2apic(0);

@@ -5,6 +5,7 @@
 //!
 //! Lock: [`LAST`] is a leaf, held only while the rows of the last reading are exchanged.
 
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -46,16 +47,14 @@ impl Row {
         }
     }
 
-    /// Do the row's figures agree with each other? Times to one part in a thousand, counts exactly.
-    ///
-    /// `running` says that the CPU may be in the middle of a turn, so that counts of one turn may be apart.
+    /// Do the row's times agree with each other, to one part in a thousand?
     ///
     /// # Errors
     /// What does not agree.
-    pub fn check(&self) -> Result<(), ArrayString<160>> {
+    pub fn check(&self) -> Result<(), String> {
         self.times
             .check(self.times.per_mille())
-            .map_err(|why| text(format_args!("{why}")))
+            .map_err(|why| why.to_string())
     }
 }
 
@@ -107,7 +106,7 @@ impl Reading {
 
     /// The first CPU whose figures do not agree, and why.
     #[must_use]
-    pub fn imbalance(&self) -> Option<(CpuId, ArrayString<160>)> {
+    pub fn imbalance(&self) -> Option<(CpuId, String)> {
         self.total
             .iter()
             .find_map(|row| row.check().err().map(|why| (row.cpu, why)))

@@ -47,6 +47,8 @@ pub trait VirtCpu: Send {
     fn rip(&self) -> u64;
     /// RFLAGS.
     fn rflags(&self) -> u64;
+    /// Sets RFLAGS. Bits that software cannot change are left to the caller.
+    fn set_rflags(&mut self, value: u64);
     /// Control registers and segments: what an instruction decoder or a page walker needs.
     fn cpu_state(&self) -> GuestCpuState;
     /// The bytes of the intercepted instruction where hardware delivers them (AMD decode assists, nested faults only), else

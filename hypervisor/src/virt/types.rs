@@ -326,6 +326,8 @@ pub enum Exit {
     Xsetbv,
     /// VMMCALL or VMCALL.
     Hypercall,
+    /// MOV to CR8, intercepted while a window is asked for. Set CR8, evaluate interrupts, step over it.
+    Cr8Write,
     /// INVD or WBINVD: nothing to do but to step over it.
     CacheFlush,
     /// Access to guest-physical memory that is not mapped, or not so.

@@ -7,6 +7,7 @@ use crate::virt::{AddressSize, Exit, IoExit, SegmentRegister};
 use super::event;
 use super::vmcb::Control;
 
+const CR8_WRITE: u64 = 0x18;
 const EXCEPTION_FIRST: u64 = 0x40;
 const EXCEPTION_LAST: u64 = 0x5f;
 const MACHINE_CHECK: u8 = 18;
@@ -69,6 +70,7 @@ pub fn decode(control: &Control, default_size: AddressSize) -> Decoded {
             },
             vector => event::intercepted(vector, control.exit_info1),
         },
+        CR8_WRITE => Exit::Cr8Write,
         INTR => Exit::Event,
         NMI => Exit::Nmi,
         INIT => Exit::Init,

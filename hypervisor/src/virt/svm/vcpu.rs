@@ -24,7 +24,7 @@ use super::exit::{Decoded, decode};
 use super::features::SvmFlags;
 use super::npt::Npt;
 use super::page::{physical, zeroed};
-use super::vmcb::{SegmentReg, Vmcb, clean, misc1, misc2, misc3, vintr};
+use super::vmcb::{INTERCEPT_CR8_WRITE, SegmentReg, Vmcb, clean, misc1, misc2, misc3, vintr};
 use super::{Shared, check, entry, msr, registers, reset};
 
 const RFLAGS_IF: u64 = 1 << 9;
@@ -141,6 +141,21 @@ impl SvmVcpu {
         *field &= !(vintr::IRQ | vintr::PRIORITY | vintr::IGNORE_TPR | vintr::VECTOR);
         *field |= request.map_or(0, |bits| vintr::IRQ | bits);
         self.intercept(misc1::VINTR, request.is_some());
+        // QEMU aborts when CR8 is written while a virtual interrupt waits: then the write exits instead.
+        self.intercept_cr8(request.is_some());
+    }
+
+    fn intercept_cr8(&mut self, on: bool) {
+        let word = &mut self.vmcb.control.intercept_cr;
+        let wanted = if on {
+            *word | INTERCEPT_CR8_WRITE
+        } else {
+            *word & !INTERCEPT_CR8_WRITE
+        };
+        if *word != wanted {
+            *word = wanted;
+            self.clean &= !clean::INTERCEPTS;
+        }
     }
 
     fn default_size(&self) -> AddressSize {
@@ -199,12 +214,12 @@ impl SvmVcpu {
     /// is queued only when the guest can take it. Not while a window is asked for, which needs the same fields.
     fn place_event(&mut self) {
         let event = self.events.first();
+        let takes_it = self.vmcb.save.rflags & RFLAGS_IF != 0 && !self.in_shadow();
         let windowed = self.vmcb.control.intercept_misc1 & misc1::VINTR != 0;
+        let by_virtual_interrupt = self.shared.features.doubles_injections && takes_it && !windowed;
         self.virtual_interrupt = false;
         self.vmcb.control.event_inj = match event {
-            Some(Injection::Interrupt(vector))
-                if self.shared.features.doubles_injections && !windowed =>
-            {
+            Some(Injection::Interrupt(vector)) if by_virtual_interrupt => {
                 self.virtual_interrupt = true;
                 self.vmcb.control.vintr |= vintr::IRQ
                     | vintr::PRIORITY
@@ -307,6 +322,10 @@ impl VirtCpu for SvmVcpu {
         self.vmcb.save.rflags
     }
 
+    fn set_rflags(&mut self, value: u64) {
+        self.vmcb.save.rflags = value;
+    }
+
     fn cpu_state(&self) -> GuestCpuState {
         let save = &self.vmcb.save;
         GuestCpuState {
@@ -397,8 +416,11 @@ impl VirtCpu for SvmVcpu {
         self.window(on.then_some(vintr::PRIORITY | vintr::IGNORE_TPR));
     }
 
-    fn want_window_below(&mut self, class: u8) {
-        self.window(Some(u64::from(class & 0xf) << vintr::PRIORITY_SHIFT));
+    fn want_window_below(&mut self, _class: u8) {
+        // Not by V_INTR_PRIO: QEMU opens the window at the class itself, not below it. A write of CR8 is what ends the
+        // wait, so it exits.
+        self.window(None);
+        self.intercept_cr8(true);
     }
 
     fn cr8(&self) -> u8 {
@@ -586,12 +608,18 @@ mod tests {
             1 << 24 | 1 << 20 | 0xf << 16 | 1 << 8 | 5
         );
         assert_ne!(vcpu.vmcb().control.intercept_misc1 & misc1::VINTR, 0);
+        assert_eq!(vcpu.vmcb().control.intercept_cr, 1 << 24);
         vcpu.want_window_below(0x4);
-        assert_eq!(vcpu.vmcb().control.vintr, 1 << 24 | 0x4 << 16 | 1 << 8 | 5);
+        assert_eq!(vcpu.vmcb().control.vintr, 1 << 24 | 5);
+        assert_eq!(vcpu.vmcb().control.intercept_cr, 1 << 24);
+        vcpu.vmcb().control.exit_code = 0x18;
+        assert_eq!(vcpu.exit_for_test(), Exit::Cr8Write);
+        vcpu.want_window(true);
         vcpu.vmcb().control.exit_code = 0x64;
         assert_eq!(vcpu.exit_for_test(), Exit::InterruptWindow);
         assert_eq!(vcpu.vmcb().control.vintr, 1 << 24 | 5);
         assert_eq!(vcpu.vmcb().control.intercept_misc1 & misc1::VINTR, 0);
+        assert_eq!(vcpu.vmcb().control.intercept_cr, 0);
         assert_eq!(vcpu.cr8(), 5);
     }
 

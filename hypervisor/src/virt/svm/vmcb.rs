@@ -208,6 +208,9 @@ assert_layout!(Save, size 0xc00,
     spec_ctrl @ 0x2e0);
 assert_layout!(Vmcb, size 0x1000, control @ 0x000, save @ 0x400);
 
+/// Bit of `intercept_cr`: writes of CR8 (the upper half is for writes).
+pub const INTERCEPT_CR8_WRITE: u32 = 1 << (16 + 8);
+
 /// Bits of `intercept_misc1`.
 pub mod misc1 {
     /// Physical interrupt.
