@@ -5,14 +5,57 @@
 //! and never touches hardware.
 //!
 //! There is no periodic tick in Lull, so none appears here. A governor that was designed around one must treat it as
-//! running, or it discards its own predictions.
+//! running, or it discards its own predictions ([`Tick`]).
+//!
+//! The governors of Linux and Xen are here as they are there, decision for decision, which recorded decisions of the
+//! originals prove in the tests. What the originals overlook is repaired outside of them, in [`IdleContext::nearest`]:
+//! a state that is disabled, or over the latency limit, is never returned while there is another.
 
-use crate::cstate::{CStateTable, StateId};
+use crate::cstate::{CStateTable, MAX_STATES, StateId};
 use crate::units::Nanos;
 
 mod deepest_fit;
+mod haltpoll;
+mod ladder;
+mod menu;
+mod menu_xen;
+mod moment;
+mod teo;
+
+#[cfg(test)]
+mod golden_tests;
 
 pub use deepest_fit::DeepestFit;
+pub use haltpoll::HaltPoll;
+pub use ladder::Ladder;
+pub use menu::Menu;
+pub use menu_xen::MenuXen;
+pub use moment::Tick;
+pub use teo::Teo;
+
+/// A set of the states of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct StateSet(u16);
+
+impl StateSet {
+    /// No state.
+    pub const NONE: Self = Self(0);
+
+    /// The set with `state` in it, or without.
+    pub const fn with(self, state: StateId, present: bool) -> Self {
+        let bit = 1 << state.index();
+        Self(if present { self.0 | bit } else { self.0 & !bit })
+    }
+
+    /// Is the state in the set?
+    pub const fn contains(self, state: StateId) -> bool {
+        self.has_index(state.index())
+    }
+
+    const fn has_index(self, index: usize) -> bool {
+        index < MAX_STATES && self.0 & (1 << index) != 0
+    }
+}
 
 /// What is known when a CPU is about to sleep.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +66,10 @@ pub struct IdleContext<'a> {
     pub sleep_length: Option<Nanos>,
     /// The longest exit latency that anybody who depends on this CPU accepts; `None` if nobody has set a limit.
     pub latency_limit: Option<Nanos>,
+    /// States that must not be chosen for now.
+    pub disabled: StateSet,
+    /// The time, since an arbitrary start.
+    pub now: Nanos,
 }
 
 impl IdleContext<'_> {
@@ -30,6 +77,24 @@ impl IdleContext<'_> {
     pub fn allows(&self, state: StateId) -> bool {
         let latency = self.table.state(state).exit_latency.to_nanos();
         self.latency_limit.is_none_or(|limit| latency <= limit)
+    }
+
+    /// May the state be chosen: is it enabled, and within the latency limit?
+    pub fn admits(&self, state: StateId) -> bool {
+        !self.disabled.contains(state) && self.allows(state)
+    }
+
+    /// The state with this index, or the nearest shallower one that may be chosen.
+    ///
+    /// If there is none: the shallowest that is enabled, as the one that comes closest to the latency limit; if all are
+    /// disabled, the shallowest.
+    pub fn nearest(&self, index: usize) -> StateId {
+        let ids = || self.table.iter().map(|(id, _)| id);
+        ids()
+            .rev()
+            .find(|id| id.index() <= index && self.admits(*id))
+            .or_else(|| ids().find(|id| !self.disabled.contains(*id)))
+            .unwrap_or(self.table.shallowest())
     }
 }
 
@@ -39,8 +104,11 @@ impl IdleContext<'_> {
 pub struct Selection {
     /// The state to enter.
     pub state: StateId,
-    /// How long to poll at most before asking again; `None` for no limit, and for every state but POLL.
-    pub poll_limit: Option<Nanos>,
+    /// How long to stay at most before asking again; `None` for no limit.
+    ///
+    /// The end of a POLL, or, for a state that was chosen because the sleep is likely to be short, the time after which
+    /// that must be taken for wrong. Without a tick nothing else would end a long stay in a shallow state.
+    pub limit: Option<Nanos>,
     /// How long the governor thinks the sleep will be, if it has an idea. For traces.
     pub predicted: Option<Nanos>,
 }
@@ -54,8 +122,8 @@ pub enum WakeReason {
     Store,
     /// An interrupt other than the own timer's.
     Interrupt,
-    /// The poll limit of the selection.
-    PollLimit,
+    /// The limit of the selection: the CPU is still as idle as before.
+    Limit,
     /// Nothing that can be named: the hardware woke, and no event was there.
     Spurious,
 }

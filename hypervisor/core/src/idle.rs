@@ -16,8 +16,8 @@
 //!
 //! An attempt that ends in step 1, 3 or 4 is *aborted*: it is counted as that and as nothing else.
 
-use crate::cstate::{CStateTable, EntryMethod};
-use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, WakeReason};
+use crate::cstate::{CStateTable, EntryMethod, StateId};
+use crate::governor::{Governor, IdleContext, IdleOutcome, StateSet, WakeReason};
 use crate::platform::Platform;
 use crate::residency::CpuAccount;
 use crate::units::{Nanos, Ticks};
@@ -56,6 +56,7 @@ pub struct CpuIdle<G> {
     governor: G,
     monitor: MonitorTrust,
     latency_limit: Option<Nanos>,
+    disabled: StateSet,
 }
 
 impl<G: Governor> CpuIdle<G> {
@@ -66,6 +67,7 @@ impl<G: Governor> CpuIdle<G> {
             governor,
             monitor,
             latency_limit: None,
+            disabled: StateSet::NONE,
         }
     }
 
@@ -82,6 +84,11 @@ impl<G: Governor> CpuIdle<G> {
     /// Limits the exit latency of what is chosen from now on; `None` for no limit.
     pub fn set_latency_limit(&mut self, limit: Option<Nanos>) {
         self.latency_limit = limit;
+    }
+
+    /// Takes states out of the choice, and back into it, from now on.
+    pub fn set_disabled(&mut self, disabled: StateSet) {
+        self.disabled = disabled;
     }
 
     /// Sleeps once, at most until `next_deadline`, and says what woke the CPU.
@@ -107,18 +114,25 @@ impl<G: Governor> CpuIdle<G> {
             table: &self.table,
             sleep_length: next_deadline.map(|deadline| platform.rate().to_nanos(deadline - now)),
             latency_limit: self.latency_limit,
+            disabled: self.disabled,
+            now: platform.rate().to_nanos(now),
         };
         let selection = self.governor.select(&context);
-        match next_deadline {
-            Some(deadline) => platform.arm(deadline),
+        let method = self.table.state(selection.state).method;
+        let limit_at = selection
+            .limit
+            .map(|limit| now + platform.rate().ticks(limit));
+        // A poll looks at its limit by itself; every other stay is ended by the one-shot.
+        let alarm = limit_at.filter(|_| method != EntryMethod::Poll);
+        match alarm.into_iter().chain(next_deadline).min() {
+            Some(alarm) => platform.arm(alarm),
             None => platform.cancel(),
         }
 
-        let method = self.table.state(selection.state).method;
         if word.publish(self.announced(method)).is_err() || !armed(platform, word, method) {
             return self.aborted(word, account);
         }
-        let sleep = self.sleep(platform, word, account, selection);
+        let sleep = self.sleep(platform, word, account, selection.state, limit_at);
         let events = word.take();
 
         let wake = sleep.wake_reason(events, next_deadline);
@@ -141,18 +155,16 @@ impl<G: Governor> CpuIdle<G> {
         platform: &P,
         word: &WakeWord,
         account: &CpuAccount,
-        selection: Selection,
+        state: StateId,
+        limit_at: Option<Ticks>,
     ) -> Sleep {
-        let method = self.table.state(selection.state).method;
+        let method = self.table.state(state).method;
         platform.take_first_irq(); // Forget the handlers that ran before this sleep.
         let entered_at = platform.now();
-        account.enter_idle(selection.state, entered_at);
-        let poll_until = selection
-            .poll_limit
-            .map(|limit| entered_at + platform.rate().ticks(limit));
+        account.enter_idle(state, entered_at);
 
         let during_poll = match method {
-            EntryMethod::Poll => poll(platform, word, poll_until),
+            EntryMethod::Poll => poll(platform, word, limit_at),
             EntryMethod::Halt => {
                 platform.halt();
                 None
@@ -171,7 +183,7 @@ impl<G: Governor> CpuIdle<G> {
         let left_at = platform.now();
         let woken_at = first_irq.unwrap_or(left_at);
         let slept = platform.rate().to_nanos(woken_at - entered_at);
-        account.leave_idle(left_at, first_irq, self.table.fit(selection.state, slept));
+        account.leave_idle(left_at, first_irq, self.table.fit(state, slept));
 
         let mut handler_ran = first_irq.is_some();
         if !method.runs_handlers() {
@@ -183,7 +195,7 @@ impl<G: Governor> CpuIdle<G> {
             woken_at,
             left_at,
             handler_ran,
-            poll_until,
+            limit_at,
         }
     }
 
@@ -217,8 +229,8 @@ struct Sleep {
     left_at: Ticks,
     /// Did any handler run, inside the state or in the window after it?
     handler_ran: bool,
-    /// The end of the poll, if the state is POLL and the governor set one.
-    poll_until: Option<Ticks>,
+    /// The end of the stay, if the governor set one.
+    limit_at: Option<Ticks>,
 }
 
 impl Sleep {
@@ -226,12 +238,13 @@ impl Sleep {
         let reached = |time: Option<Ticks>| time.is_some_and(|time| time <= self.woken_at);
         if reached(deadline) {
             WakeReason::Timer
+        } else if reached(self.limit_at) && events.difference(Events::TIMER).is_empty() {
+            // The one-shot's handler posts TIMER here too.
+            WakeReason::Limit
         } else if self.handler_ran {
             WakeReason::Interrupt
         } else if !events.is_empty() {
             WakeReason::Store
-        } else if reached(self.poll_until) {
-            WakeReason::PollLimit
         } else {
             WakeReason::Spurious
         }

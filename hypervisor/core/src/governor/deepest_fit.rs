@@ -25,12 +25,12 @@ impl Governor for DeepestFit {
                 // A state that takes longer to leave than the sleep lasts delays the very timer it waits for.
                 fits(state.target_residency.to_nanos())
                     && fits(state.exit_latency.to_nanos())
-                    && context.allows(*id)
+                    && context.admits(*id)
             })
-            .map_or(context.table.shallowest(), |(id, _)| id);
+            .map_or_else(|| context.nearest(0), |(id, _)| id);
         Selection {
             state,
-            poll_limit: None,
+            limit: None,
             predicted: context.sleep_length,
         }
     }
@@ -42,6 +42,7 @@ impl Governor for DeepestFit {
 mod tests {
     use super::*;
     use crate::cstate::{CState, CStateFlags, EntryMethod, MwaitHint};
+    use crate::governor::StateSet;
     use crate::platform::IrqGate;
     use crate::units::{Micros, Nanos};
 
@@ -71,6 +72,8 @@ mod tests {
             table: &table,
             sleep_length: sleep_us.map(nanos),
             latency_limit: limit_us.map(nanos),
+            disabled: StateSet::NONE,
+            now: Nanos::ZERO,
         };
         let selection = DeepestFit.select(&context);
         assert_eq!(
@@ -99,6 +102,8 @@ mod tests {
             table: &table,
             sleep_length: Some(Nanos::new(5)),
             latency_limit: Some(Nanos::ZERO),
+            disabled: StateSet::NONE,
+            now: Nanos::ZERO,
         };
         assert_eq!(DeepestFit.select(&context).state, table.shallowest());
     }

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::cstate::{CState, CStateFlags, MwaitHint, StateId};
-use crate::governor::DeepestFit;
+use crate::governor::{DeepestFit, Selection};
 use crate::platform::{Clock, Ipi, IrqGate, OneShot, Sleeper};
 use crate::residency::Snapshot;
 use crate::units::{CpuId, Micros, TickRate};
@@ -204,7 +204,7 @@ impl Platform for Machine<'_> {
 /// A governor that always takes the deepest state, and writes down what it is told.
 #[derive(Default)]
 struct Recorder {
-    poll_limit: Option<Nanos>,
+    limit: Option<Nanos>,
     outcomes: Vec<IdleOutcome>,
 }
 
@@ -217,7 +217,7 @@ impl Governor for Recorder {
         let (state, _) = context.table.iter().next_back().unwrap();
         Selection {
             state,
-            poll_limit: self.poll_limit,
+            limit: self.limit,
             predicted: None,
         }
     }
@@ -545,13 +545,13 @@ fn a_poll_is_ended_by_a_store_its_limit_or_a_handler() {
     );
 
     // By its limit.
-    cpu.idle.governor.poll_limit = Some(Nanos::new(50));
+    cpu.idle.governor.limit = Some(Nanos::new(50));
     let report = cpu.idle_once(None);
     assert!(
         matches!(
             report.outcome,
             IdleOutcome::Slept {
-                wake: WakeReason::PollLimit,
+                wake: WakeReason::Limit,
                 ..
             }
         ),
@@ -560,7 +560,7 @@ fn a_poll_is_ended_by_a_store_its_limit_or_a_handler() {
     assert_eq!(cpu.row().spurious, 0, "a limit is a reason");
 
     // By a handler, and what comes after the handler is not interrupt time.
-    cpu.idle.governor.poll_limit = None;
+    cpu.idle.governor.limit = None;
     let before = cpu.row();
     let report = cpu.idle_once(Some(machine.now.get() + 60));
     assert_eq!(report.events, Events::TIMER);
@@ -570,6 +570,40 @@ fn a_poll_is_ended_by_a_store_its_limit_or_a_handler() {
         "{}",
         change.irq()
     );
+}
+
+#[test]
+fn a_stay_that_reaches_its_limit_is_ended_by_the_one_shot() {
+    for method in METHODS {
+        let word = WakeWord::new();
+        let machine = Machine::new(&word, Vec::new());
+        let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
+        cpu.idle.governor.limit = Some(Nanos::new(500));
+        let before = machine.now.get();
+        let report = cpu.idle_once(Some(before + 100_000));
+        let IdleOutcome::Slept {
+            wake, residency, ..
+        } = report.outcome
+        else {
+            panic!("{report:?}");
+        };
+        assert_eq!(wake, WakeReason::Limit, "{method:?}");
+        assert!((490..600).contains(&residency.get()), "{residency}");
+        assert!(!report.needs_pass());
+
+        // A deadline before the limit is the deadline's wake.
+        let report = cpu.idle_once(Some(machine.now.get() + 100));
+        assert!(
+            matches!(
+                report.outcome,
+                IdleOutcome::Slept {
+                    wake: WakeReason::Timer,
+                    ..
+                }
+            ),
+            "{report:?}"
+        );
+    }
 }
 
 #[test]
