@@ -132,7 +132,7 @@ pub fn command(args: &RunArgs) -> Result<()> {
     eprintln!("xtask: {}", process::line(&machine.command()));
     if args.gdb {
         eprintln!(
-            "xtask: QEMU waits for a debugger: gdb {} -ex 'target remote :1234' -ex 'hbreak lull_main' -ex continue",
+            "xtask: QEMU waits for a debugger: gdb {} -ex 'target remote :1234' -ex 'hbreak lull_boot_entry' -ex continue",
             shown(&built.image)
         );
     }

@@ -88,6 +88,14 @@ impl Session {
             .context("QEMU does not take keys")
     }
 
+    /// Whether QEMU has not ended yet.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn runs(&mut self) -> Result<bool> {
+        Ok(self.job.poll()?.is_none())
+    }
+
     /// Waits until `found` holds for what has been said; `false` if QEMU ended or `limit` was over before.
     ///
     /// # Errors

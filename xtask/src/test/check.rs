@@ -31,6 +31,10 @@ impl Ran {
     /// It ended well, and the time of every CPU adds up in every reading.
     pub fn ok(&self) -> Result<&Self> {
         self.ended_with("ok", exit::OK)?;
+        ensure!(
+            self.channel().boot().is_some(),
+            "the machine channel has no `boot`"
+        );
         self.adds_up()
     }
 
@@ -39,10 +43,6 @@ impl Ran {
         if let Some(fault) = self.channel().faults.first() {
             bail!("the machine channel is damaged: {fault}");
         }
-        ensure!(
-            self.channel().boot().is_some(),
-            "the machine channel has no `boot`"
-        );
         Ok(self)
     }
 

@@ -60,10 +60,17 @@ impl Elf {
         Ok(self.0)
     }
 
-    /// A segment's content lies behind the end of the file.
-    pub fn truncated(mut self) -> Vec<u8> {
-        self.0.truncate(self.0.len() / 4);
-        self.0
+    /// The file ends in the middle of its last segment's content.
+    pub fn truncated(mut self) -> Result<Vec<u8>> {
+        let mut last = (0, 0);
+        for load in self.headers(PT_LOAD)? {
+            let (at, size) = (self.get(load + P_OFFSET, 8)?, self.get(load + P_FILESZ, 8)?);
+            if size > 0 {
+                last = last.max((at, size));
+            }
+        }
+        self.0.truncate(usize::try_from(last.0 + last.1 / 2)?);
+        Ok(self.0)
     }
 
     fn headers(&self, kind: u64) -> Result<Vec<usize>> {

@@ -18,6 +18,9 @@ use crate::{
     session::{Ended, Session},
 };
 
+/// How long a machine that is about to be ended may print.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
 /// A machine in the making.
 pub struct Rig<'a> {
     lab: &'a Lab<'a>,
@@ -172,9 +175,13 @@ impl Running {
             .unwrap_or_default()
     }
 
-    /// Waits for its end.
-    pub fn finish(self) -> Result<Ran> {
-        let ended = self.session.finish(Some(self.limit))?;
+    /// Waits for its end. A machine that does not end in time is asked for all it knows first, for its log.
+    pub fn finish(mut self) -> Result<Ran> {
+        self.session.wait_for(self.limit, |_| false)?;
+        if self.session.runs()? && self.session.press("*").is_ok() {
+            self.session.wait_for(LAST_WORDS, |_| false)?;
+        }
+        let ended = self.session.finish(Some(Duration::ZERO))?;
         let console = fs::read(&self.console).unwrap_or_default();
         Ok(Ran {
             ended,

@@ -104,7 +104,7 @@ fn says_what_is_hidden(lab: &Lab<'_>) -> Result<()> {
         !boot.nonstop_tsc && !boot.tsc_deadline && boot.arat,
         "{boot:?}"
     );
-    ensure!(boot.mwait.contains("dropped"), "MWAIT: {}", boot.mwait);
+    ensure!(boot.mwait.contains("#GP"), "MWAIT: {}", boot.mwait);
     ensure!(
         boot.virt.as_deref() == Some("svm"),
         "virtualization: {:?}",

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    channel::{Counters, Cstates},
+    channel::Counters,
     test::{
         case::{Case, Lab},
         check::{self, share, within},
@@ -21,39 +21,9 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// From the reading before the guests started to the one at the end.
-fn over_the_run(ran: &Ran, cpu: u32) -> Result<(Counters, u64)> {
-    let end: &Cstates = ran.last_reading()?;
-    let counters = &check::cpu(end, cpu)?.counters;
-    let Some(start) = ran
-        .channel()
-        .cstates()
-        .find(|reading| reading.reason == "start")
-    else {
-        return Ok((counters.clone(), counters.elapsed));
-    };
-    let before = &check::cpu(start, cpu)?.counters;
-    let states = counters
-        .states
-        .iter()
-        .zip(&before.states)
-        .map(|(now, old)| {
-            let mut state = now.clone();
-            state.usage -= old.usage;
-            state.residency -= old.residency;
-            state.irq -= old.irq;
-            state
-        });
-    let difference = Counters {
-        elapsed: counters.elapsed - before.elapsed,
-        c0: counters.c0 - before.c0,
-        guest: counters.guest - before.guest,
-        hypervisor: counters.hypervisor - before.hypervisor,
-        sched_passes: counters.sched_passes - before.sched_passes,
-        states: states.collect(),
-        ..counters.clone()
-    };
-    Ok((difference, counters.wakes_total() - before.wakes_total()))
+/// The counters of CPU `index` at the end. They begin when the guests are about to start.
+fn at_the_end(ran: &Ran, index: u32) -> Result<&Counters> {
+    Ok(&check::cpu(ran.last_reading()?, index)?.counters)
 }
 
 /// A guest that works 30 % of the time leaves 70 % to sleep on a CPU of its own; its own record says the same.
@@ -61,7 +31,7 @@ fn duty_cycle(lab: &Lab<'_>) -> Result<()> {
     let guest = "idle-timer,pin=1,cmdline=\"duty=30 period-us=10000 periods=300\"";
     let ran = lab.rig("run").guest(guest).run()?;
     ran.ok()?.passed("idle-timer")?;
-    let (counters, _) = over_the_run(&ran, 1)?;
+    let counters = at_the_end(&ran, 1)?;
     within(
         "the residency of CPU 1",
         share(counters.residency(), counters.elapsed),
@@ -154,7 +124,7 @@ fn weights_on_one_cpu(lab: &Lab<'_>) -> Result<()> {
             wanted * 0.01,
         )?;
     }
-    let (counters, _) = over_the_run(&ran, 0)?;
+    let counters = at_the_end(&ran, 0)?;
     let idle = share(counters.residency(), counters.elapsed);
     ensure!(
         idle < 0.001,
@@ -192,7 +162,8 @@ fn quiet_costs_nothing(lab: &Lab<'_>) -> Result<()> {
     let hz = ran.channel().boot().context("no `boot`")?.tsc_hz;
     let cpus = ran.last_reading()?.cpus.len();
     for index in (0..).take(cpus) {
-        let (counters, wakes) = over_the_run(&ran, index)?;
+        let counters = at_the_end(&ran, index)?;
+        let wakes = counters.wakes_total();
         let slept = share(counters.residency(), counters.elapsed);
         ensure!(
             counters.elapsed >= (SECONDS - 1) * hz,
