@@ -8,6 +8,8 @@
 pub mod counters;
 
 #[cfg(target_os = "none")]
+mod choose;
+#[cfg(target_os = "none")]
 pub mod end;
 #[cfg(target_os = "none")]
 pub mod guests;

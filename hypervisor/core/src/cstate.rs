@@ -9,9 +9,13 @@ use crate::platform::IrqGate;
 use crate::units::Micros;
 use core::fmt;
 
+pub mod acpi;
+pub mod errata;
 mod hint;
+pub mod models;
 pub mod select;
 mod table;
+pub mod tables;
 
 pub use hint::MwaitHint;
 pub use table::{CStateTable, Fit, MAX_STATES, StateId, TableError};
@@ -72,9 +76,10 @@ impl fmt::Display for EntryMethod {
 }
 
 bitflags::bitflags! {
-    /// Properties of a state, as its table states them.
+    /// Properties of a state: as its table states them, and as the CPU and the firmware add to them.
     ///
-    /// `IRQ_ENABLE` and `TLB_FLUSHED` have the values that Xen's mwait-idle tables use, so that tables can be compared.
+    /// The values are Lull's own. Where Xen's mwait-idle has the same property, the value is Xen's (`IRQ_ENABLE` is its
+    /// `CPUIDLE_FLAG_IRQ_ENABLE`, 0x8000). Linux gives 0x8000, 0x10000 and 0x20000 other meanings: never copy numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct CStateFlags: u32 {
         /// The TSC stops in this state: readings must be restored from another clock after it.
@@ -85,11 +90,30 @@ bitflags::bitflags! {
         const OFF_BY_DEFAULT = 1 << 2;
         /// Used even where the firmware does not list it.
         const ALWAYS_ENABLE = 1 << 3;
+        /// Listed for completeness, and not to be used.
+        const UNUSABLE = 1 << 4;
+        /// The firmware's entry means this state whatever sub-state it names: only the class is compared.
+        const PARTIAL_HINT_MATCH = 1 << 5;
+        /// Live AMX tile state keeps the core out of the state: it must be released before.
+        const INIT_XSTATE = 1 << 6;
+        /// Not while an interrupt is in service (an erratum): C1 instead.
+        const CHECK_IN_SERVICE = 1 << 7;
+        /// Not while a bus master is active: look at BM_STS, clear it and use C1 instead if it is set (ACPI C3).
+        const CHECK_BUS_MASTER = 1 << 8;
+        /// The last CPU that enters disables bus arbitration (PM2_CNT bit 0), the first that leaves enables it (ACPI C3).
+        const DISABLE_ARBITRATION = 1 << 9;
+        /// WBINVD before: the caches are lost, or stale for bus masters (ACPI C3).
+        const FLUSH_CACHES = 1 << 10;
+        /// Read the PM timer once after the port: some chipsets stop the CPU late (Intel, bare metal).
+        const READ_PM_TIMER = 1 << 11;
         /// The exit is cheap, and handlers may run inside the state: enter with interrupts open.
         /// Honoured only with a nonstop TSC; a handler would otherwise see a clock that is not restored yet.
         const IRQ_ENABLE = 0x8000;
         /// The TLB is flushed by the hardware: the CPU needs no TLB shoot-down while it is inside.
         const TLB_FLUSHED = 0x1_0000;
+        /// Write 0 to IA32_SPEC_CTRL before, and restore it after: with SMT, a restricted sibling would slow the other.
+        /// Never together with `IRQ_ENABLE`.
+        const CLEAR_SPEC_CTRL = 0x2_0000;
     }
 }
 

@@ -12,10 +12,14 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+mod cstates;
 mod number;
 mod problem;
 mod table;
 
+pub use cstates::{
+    CStateOptions, CpuidOverride, CpuidRegister, EarlyIrq, MaxCState, StatesOff, TableEdit,
+};
 pub(crate) use number::number;
 pub use problem::Problem;
 pub use table::{OPTIONS, OptionSpec};
@@ -85,6 +89,8 @@ pub struct Options {
     pub idle: IdleMethod,
     /// `governor=`: who chooses the C-state. `None`: the default one. The name is not checked here.
     pub governor: Option<String>,
+    /// The options about C-states.
+    pub cstates: CStateOptions,
     /// `exit-port=`: the emulator's debug-exit port, to leave by at the end. `None`: ACPI power-off, else halt.
     pub exit_port: Option<u16>,
     /// `for=`: end after this time. `None`: when all guests have ended.
@@ -113,6 +119,7 @@ impl Default for Options {
             log_level: LogLevel::default(),
             idle: IdleMethod::default(),
             governor: None,
+            cstates: CStateOptions::default(),
             exit_port: None,
             run_for: None,
             keep: false,
@@ -145,11 +152,13 @@ impl Options {
             };
             match option.apply(&mut options, value) {
                 Err(why) => problems.push(Problem::new(word, why, option.form())),
-                Ok(()) if core::mem::replace(seen, true) => problems.push(Problem::new(
-                    word,
-                    format!("`{name}` is given more than once: the last one counts"),
-                    "it once",
-                )),
+                Ok(()) if core::mem::replace(seen, true) && !option.repeats => {
+                    problems.push(Problem::new(
+                        word,
+                        format!("`{name}` is given more than once: the last one counts"),
+                        "it once",
+                    ))
+                }
                 Ok(()) => {}
             }
         }

@@ -6,7 +6,7 @@
 use arrayvec::ArrayString;
 use core::fmt;
 use core::fmt::Write;
-use lull_core::cstate::select::{CpuFacts, MwaitLeaf, MwaitTest};
+use lull_core::cstate::select::MwaitLeaf;
 use raw_cpuid::{CpuId, CpuIdReader};
 
 /// The features of one CPU that Lull cares about.
@@ -143,18 +143,6 @@ impl Features {
     #[must_use]
     pub fn of_this_cpu() -> Self {
         Self::read(raw_cpuid::CpuIdReaderNative)
-    }
-
-    /// What the choice of C-states needs, with what the self-test found.
-    #[must_use]
-    pub const fn facts(&self, test: MwaitTest) -> CpuFacts {
-        CpuFacts {
-            monitor: self.monitor,
-            mwait: self.mwait,
-            test,
-            nonstop_tsc: self.nonstop_tsc,
-            arat: self.arat,
-        }
     }
 
     /// What a CPU that starts later lacks of what the first one has, and Lull uses; empty if nothing.

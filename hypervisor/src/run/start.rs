@@ -5,9 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use lull_core::cstate::CStateTable;
-use lull_core::cstate::select::{Considered, Selected, select};
 use lull_core::dispatch::Machine;
-use lull_core::governor::DeepestFit;
+use lull_core::governor::{DeepestFit, StateSet};
 use lull_core::idle::CpuIdle;
 use lull_core::options::{AccountFault, Options};
 use lull_core::platform::Platform;
@@ -20,7 +19,7 @@ use spin::Once;
 
 use super::counters::Row;
 use super::guests::{self, Outcome};
-use super::{end, hosting};
+use super::{choose, end, hosting};
 use crate::acpi::FirmwareInfo;
 use crate::apic::{self, vector};
 use crate::console::records::{Boot, Where};
@@ -181,41 +180,16 @@ fn leave_out(running: &Running, cpu: CpuId, why: &str) {
 
 /// Turns this CPU's dispatch loop until the machine stops.
 fn turn(running: &'static Running, cpu: CpuId) {
-    let test = cpu::this().mwait_test();
-    let selected = select(&cpu::features().facts(test), running.options.idle);
-    log_states(cpu, &selected);
+    let selected = choose::states(cpu, &running.online, &running.options);
     if let Some(table) = running.tables.get(cpu.index()) {
-        table.call_once(|| selected.table);
+        table.call_once(|| selected.usable);
     }
-    let mut idle = CpuIdle::new(selected.table, DeepestFit, test.trust(false));
+    let mut idle = CpuIdle::new(selected.usable, DeepestFit, selected.monitor);
+    let off = selected.off.iter();
+    idle.set_disabled(off.fold(StateSet::NONE, |set, &id| set.with(id, true)));
     running
         .machine
         .run(&mut idle, &hosting::Hosting::new(running, cpu));
-}
-
-fn log_states(cpu: CpuId, selected: &Selected) {
-    // The CPUs of one machine nearly always agree: for the others this is for developers.
-    let level = if cpu.index() == 0 {
-        log::Level::Info
-    } else {
-        log::Level::Debug
-    };
-    for Considered { state, verdict } in &selected.considered {
-        match verdict {
-            Ok(why) => log::log!(
-                level,
-                "{cpu}: {} by {} used: {why}",
-                state.name,
-                state.method
-            ),
-            Err(why) => log::log!(
-                level,
-                "{cpu}: {} by {} not used: {why}",
-                state.name,
-                state.method
-            ),
-        }
-    }
 }
 
 fn detect() -> Result<Backend, String> {

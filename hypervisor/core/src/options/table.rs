@@ -1,6 +1,6 @@
 //! The table of all options: name, form, meaning, and what each does.
 
-use super::{AccountFault, Crash, IdleMethod, LogLevel, Options, Seconds, number};
+use super::{AccountFault, Crash, EarlyIrq, IdleMethod, LogLevel, Options, Seconds, number};
 use crate::units::{CpuId, MAX_CPUS, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -13,6 +13,8 @@ pub struct OptionSpec {
     pub value: &'static str,
     /// What it does, for `--help` and the book.
     pub help: &'static str,
+    /// It may be given more than once, and each time counts.
+    pub repeats: bool,
     set: fn(&mut Options, &str) -> Result<(), String>,
 }
 
@@ -27,8 +29,14 @@ impl OptionSpec {
             name,
             value,
             help,
+            repeats: false,
             set,
         }
+    }
+
+    const fn repeatable(mut self) -> Self {
+        self.repeats = true;
+        self
     }
 
     /// How it is written: `idle=auto|hlt|mwait|poll`.
@@ -51,7 +59,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 13] = [
+pub const OPTIONS: [OptionSpec; 25] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -100,6 +108,107 @@ pub const OPTIONS: [OptionSpec; 13] = [
         },
     ),
     OptionSpec::new(
+        "cpuidle",
+        "on|off",
+        "off: no C-state but C1 by HLT (default on)",
+        |options, value| {
+            options.cstates.cpuidle = on_off(value)?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "mwait-idle",
+        "on|off",
+        "off: ignore the built-in tables of CPU models (default on)",
+        |options, value| {
+            options.cstates.mwait_idle = on_off(value)?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "mwait-idle.table",
+        "NAME:LATENCY:RESIDENCY,...",
+        "other figures for states of the table, in microseconds; an empty one stays as it is",
+        |options, value| options.cstates.set_table(value),
+    ),
+    OptionSpec::new(
+        "max_cstate",
+        "N[,SUB] each from 0 to 15",
+        "the deepest C-state, by the hardware's number (hint 0x20 is 3); 0: only HLT; SUB limits the sub-state of N",
+        |options, value| options.cstates.set_max_cstate(value),
+    ),
+    OptionSpec::new(
+        "states_off",
+        "MASK|NAME,...",
+        "states that are off at first, by name, or by bit of their index (1 is POLL)",
+        |options, value| options.cstates.set_states_off(value),
+    ),
+    OptionSpec::new(
+        "idle_latency_factor",
+        "N from 1 to 100",
+        "target residency of the firmware's states, as a multiple of their latency",
+        |options, value| {
+            options.cstates.latency_factor = u32::try_from(number(value, 1..=100)?).ok();
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "irq-enable-early",
+        "auto|off|force",
+        "whether C1 takes interrupts inside: where the table says so, never, or in every state that can (default auto)",
+        |options, value| {
+            options.cstates.early_irq = one_of(
+                value,
+                &[
+                    ("auto", EarlyIrq::Auto),
+                    ("off", EarlyIrq::Off),
+                    ("force", EarlyIrq::Force),
+                ],
+            )?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "force-mwait",
+        "",
+        "use MWAIT even where the self-test did not see it work, if it raised no exception",
+        |options, _| {
+            options.cstates.force_mwait = true;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "preferred-c1e",
+        "on|off",
+        "of C1 and C1E, where a CPU can have only one (default on)",
+        |options, value| {
+            options.cstates.preferred_c1e = Some(on_off(value)?);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "tsc",
+        "unstable",
+        "do not believe that the TSC counts on in every C-state",
+        |options, value| options.cstates.set_tsc(value),
+    ),
+    OptionSpec::new(
+        "cpuid",
+        "LEAF:REG=VALUE,...",
+        "testing: what CPUID is taken to say about C-states",
+        |options, value| options.cstates.add_cpuid(value),
+    )
+    .repeatable(),
+    OptionSpec::new(
+        "acpi_cst",
+        "on|off",
+        "off: ignore the firmware's C-states, _CST (default on)",
+        |options, value| {
+            options.cstates.acpi_cst = on_off(value)?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
         "exit-port",
         "PORT from 0x1 to 0xffff",
         "leave the emulator through its debug-exit port at the end (default: power off, else halt)",
@@ -141,7 +250,7 @@ pub const OPTIONS: [OptionSpec; 13] = [
         "on|off",
         "write JSON lines to port 0xE9 (default on)",
         |options, value| {
-            options.machine_channel = one_of(value, &[("on", true), ("off", false)])?;
+            options.machine_channel = on_off(value)?;
             Ok(())
         },
     ),
@@ -206,6 +315,10 @@ pub const OPTIONS: [OptionSpec; 13] = [
         },
     ),
 ];
+
+fn on_off(value: &str) -> Result<bool, String> {
+    one_of(value, &[("on", true), ("off", false)])
+}
 
 fn one_of<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
     match choices.iter().find(|(name, _)| *name == value) {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cstate::select::Registers;
 use proptest::prelude::*;
 
 fn clean(line: &str) -> Options {
@@ -24,6 +25,7 @@ fn every_option_reaches_its_field() {
         log_level: LogLevel::Debug,
         idle: IdleMethod::Halt,
         governor: Some("menu".to_string()),
+        cstates: CStateOptions::default(),
         exit_port: Some(0xF4),
         run_for: Some(Seconds(5)),
         keep: true,
@@ -96,7 +98,178 @@ fn a_garbage_word_is_cut_and_escaped() {
     assert!(problems[0].word.len() < 300);
 }
 
+#[test]
+fn every_option_about_cstates_reaches_its_field() {
+    let options = clean(
+        "cpuidle=off mwait-idle=off mwait-idle.table=C1E:20:40,C6::700:x:y:z max_cstate=3,1 states_off=0x4,C6 \
+         idle_latency_factor=3 irq-enable-early=force force-mwait preferred-c1e=off tsc=unstable \
+         cpuid=5:edx=0x2020,0x80000007:edx=0 cpuid=6:eax=4 acpi_cst=off",
+    );
+    let edit = |name: &str, latency, residency| TableEdit {
+        name: name.to_string(),
+        latency: Option::map(latency, Micros::new),
+        residency: Option::map(residency, Micros::new),
+    };
+    let cpuid = |leaf, register, value| CpuidOverride {
+        leaf,
+        register,
+        value,
+    };
+    let expected = CStateOptions {
+        cpuidle: false,
+        mwait_idle: false,
+        edits: vec![edit("C1E", Some(20), Some(40)), edit("C6", None, Some(700))],
+        max_cstate: Some(MaxCState {
+            class: 3,
+            substate: Some(1),
+        }),
+        states_off: StatesOff {
+            mask: 4,
+            names: vec!["C6".to_string()],
+        },
+        latency_factor: Some(3),
+        early_irq: EarlyIrq::Force,
+        force_mwait: true,
+        preferred_c1e: Some(false),
+        tsc_unstable: true,
+        cpuid: vec![
+            cpuid(5, CpuidRegister::Edx, 0x2020),
+            cpuid(0x8000_0007, CpuidRegister::Edx, 0),
+            cpuid(6, CpuidRegister::Eax, 4),
+        ],
+        acpi_cst: false,
+    };
+    assert_eq!(options.cstates, expected);
+    let no_sub = clean("max_cstate=0").cstates.max_cstate;
+    assert_eq!(
+        no_sub,
+        Some(MaxCState {
+            class: 0,
+            substate: None
+        })
+    );
+}
+
+#[test]
+fn a_bad_option_about_cstates_is_named_and_changes_nothing() {
+    for (word, why) in [
+        ("cpuidle=maybe", "not one of the choices"),
+        ("max_cstate=16", "16 is too large"),
+        ("max_cstate=3,", "no digits"),
+        ("max_cstate=C6", "not a whole number"),
+        ("states_off=", "a state has no name"),
+        ("states_off=C6,C/7", "not the name of a state"),
+        ("states_off=0x100000000", "4294967296 is too large"),
+        ("idle_latency_factor=0", "0 is too small"),
+        ("irq-enable-early=on", "not one of the choices"),
+        ("force-mwait=on", "takes no value"),
+        ("preferred-c1e=", "has no value"),
+        ("tsc=stable", "not one of the choices"),
+        ("cpuid=5:edx", "expected LEAF:REG=VALUE"),
+        (
+            "cpuid=5:edi=1",
+            "expected one of the registers eax, ebx, ecx, edx",
+        ),
+        ("cpuid=5:edx=0x123456789", "4886718345 is too large"),
+        (
+            "mwait-idle.table=C6",
+            "`C6`: expected NAME:LATENCY:RESIDENCY",
+        ),
+        (
+            "mwait-idle.table=C6:0:9",
+            "`C6:0:9`: latency 0 us, expected 1 to 5000",
+        ),
+        (
+            "mwait-idle.table=C6:5001:9000",
+            "`C6:5001:9000`: latency 5001 us, expected 1 to 5000",
+        ),
+        (
+            "mwait-idle.table=C6::100001",
+            "`C6::100001`: residency 100001 us, expected at most 100000",
+        ),
+        (
+            "mwait-idle.table=C6:9:8",
+            "`C6:9:8`: residency 8 us is shorter than latency 9 us",
+        ),
+        (
+            "mwait-idle.table=C6:1:2:3:4:5:6",
+            "`C6:1:2:3:4:5:6`: too many fields",
+        ),
+        ("mwait-idle.table=:1:2", "`:1:2`: a state has no name"),
+    ] {
+        let (options, problems) = Options::parse(word);
+        assert_eq!(options, Options::default(), "{word}");
+        assert_eq!(problems.len(), 1, "{word}");
+        assert_eq!(problems[0].why, why, "{word}");
+    }
+    let long = format!("mwait-idle.table=C6:1:{}", "0".repeat(300));
+    assert_eq!(Options::parse(&long).1[0].why, "longer than 256 characters");
+}
+
+#[test]
+fn the_good_edits_of_a_table_stand_beside_a_bad_one() {
+    let (options, problems) = Options::parse("mwait-idle.table=C1:0:0,C1E:20:40,C6:x:");
+    assert_eq!(options.cstates.edits.len(), 1);
+    assert_eq!(options.cstates.edits[0].name, "C1E");
+    assert_eq!(
+        problems[0].why,
+        "`C1:0:0`: latency 0 us, expected 1 to 5000; `C6:x:`: latency: not a whole number; the other edits stand"
+    );
+}
+
+#[test]
+fn only_cpuid_may_be_given_twice() {
+    assert_eq!(Options::parse("cpuid=5:edx=1 cpuid=5:ecx=3").1, []);
+    assert_eq!(Options::parse("max_cstate=1 max_cstate=2").1.len(), 1);
+    let many = "cpuid=5:edx=1 ".repeat(40);
+    let (options, problems) = Options::parse(&many);
+    assert_eq!(options.cstates.cpuid.len(), 32);
+    assert_eq!(problems.len(), 8);
+}
+
+#[test]
+fn an_overridden_leaf_keeps_its_other_registers() {
+    let options = clean("cpuid=5:edx=0x2020,5:ecx=3").cstates;
+    let said = Registers {
+        eax: 64,
+        ebx: 64,
+        ecx: 0,
+        edx: 1,
+    };
+    let expected = Registers {
+        ecx: 3,
+        edx: 0x2020,
+        ..said
+    };
+    assert_eq!(options.override_leaf(5, said), expected);
+    assert_eq!(options.override_leaf(6, said), said);
+}
+
 proptest! {
+    #[test]
+    fn no_edit_gets_through_that_breaks_the_limits(value in "(C[0-9]{0,2}E?|)(:[0-9]{0,7}){0,6}(,C6:[0-9]{1,5}:[0-9]{1,7}){0,3}") {
+        let (options, _) = Options::parse(&format!("mwait-idle.table={value}"));
+        for edit in options.cstates.edits {
+            prop_assert!(!edit.name.is_empty());
+            prop_assert!(edit.latency.is_none_or(|us| (1..=5000).contains(&us.get())));
+            prop_assert!(edit.residency.is_none_or(|us| us.get() <= 100_000));
+            if let (Some(latency), Some(residency)) = (edit.latency, edit.residency) {
+                prop_assert!(residency >= latency);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read(class in 0u8..16, sub in proptest::option::of(0u8..16), leaf: u32, value: u32, mask: u32) {
+        let sub_text = sub.map_or(String::new(), |sub| format!(",{sub}"));
+        let line = format!("max_cstate={class}{sub_text} cpuid={leaf:#x}:ebx={value} states_off={mask:#x}");
+        let (options, problems) = Options::parse(&line);
+        prop_assert_eq!(problems, []);
+        prop_assert_eq!(options.cstates.max_cstate, Some(MaxCState { class, substate: sub }));
+        prop_assert_eq!(options.cstates.cpuid, vec![CpuidOverride { leaf, register: CpuidRegister::Ebx, value }]);
+        prop_assert_eq!(options.cstates.states_off.mask, mask);
+    }
+
     #[test]
     fn no_line_makes_it_panic(line in any::<String>()) {
         let (_, problems) = Options::parse(&line);
@@ -106,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn no_value_makes_it_panic(option in 0..OPTIONS.len(), value in "[-+0-9a-fxA-Z=., ]{0,30}") {
+    fn no_value_makes_it_panic(option in 0..OPTIONS.len(), value in "[-+0-9a-fxA-Z=.,: ]{0,30}") {
         let line = format!("{}={value}", OPTIONS[option].name);
         let words = line.split_whitespace().count();
         prop_assert!(Options::parse(&line).1.len() <= words);

@@ -1,0 +1,66 @@
+//! Asks the core which C-states a CPU gets: what CPUID, MSRs and the self-test say, and the options.
+
+use alloc::vec::Vec;
+
+use lull_core::cstate::select::{self, CpuFacts, MsrValues, Query, Registers, Selected, Topology};
+use lull_core::options::Options;
+use lull_core::units::CpuId;
+use raw_cpuid::{CpuIdReader, CpuIdReaderNative};
+
+use crate::{apic, cpu};
+
+/// Chooses the states of the CPU that runs this, and says on the console what came out and why.
+///
+/// Called once on each CPU, before it idles for the first time. `online`: all CPUs that run.
+pub fn states(cpu: CpuId, online: &[CpuId], options: &Options) -> Selected {
+    let leaves = |leaf, sub| {
+        let said = CpuIdReaderNative.cpuid2(leaf, sub);
+        let said = Registers {
+            eax: said.eax,
+            ebx: said.ebx,
+            ecx: said.ecx,
+            edx: said.edx,
+        };
+        options.cstates.override_leaf(leaf, said)
+    };
+    let facts = CpuFacts::from_cpuid(leaves, cpu::this().mwait_test());
+    let mut msrs = MsrValues::default();
+    for &msr in MsrValues::wanted(&facts.identity) {
+        msrs.set(msr, cpu::safe::rdmsr(msr).ok());
+    }
+    let apic_ids: Vec<u32> = online
+        .iter()
+        .filter_map(|&cpu| apic::ipi::apic_id(cpu))
+        .collect();
+    let query = Query {
+        msrs,
+        topology: Topology::from_cpuid(leaves, &apic_ids),
+        ..Query::new(facts, options.idle, &options.cstates)
+    };
+    let selected = select::select(&query);
+    log_choice(cpu, &selected);
+    selected
+}
+
+fn log_choice(cpu: CpuId, selected: &Selected) {
+    // The CPUs of one machine nearly always agree: for the others this is for developers.
+    let level = if cpu.index() == 0 {
+        log::Level::Info
+    } else {
+        log::Level::Debug
+    };
+    for note in &selected.notes {
+        log::log!(level, "{cpu}: {note}");
+    }
+    for one in &selected.considered {
+        let level = if one.verdict.is_usable() {
+            level
+        } else {
+            log::Level::Debug
+        };
+        log::log!(level, "{cpu}: {one}");
+    }
+    for write in &selected.msr_writes {
+        log::debug!("{cpu}: planned: {write}");
+    }
+}
