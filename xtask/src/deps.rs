@@ -23,6 +23,7 @@ const QEMU_PACKAGE: &str = "qemu-system-x86";
 pub fn doctor() -> Result<()> {
     bare_metal_target()?;
     qemu()?;
+    lint_tools()?;
     eprintln!("xtask: all that Lull needs is here");
     Ok(())
 }
@@ -74,6 +75,36 @@ fn has_target_library() -> Result<bool> {
             .any(|file| file.file_name().to_string_lossy().starts_with("libcore-"))
     });
     Ok(output.status.success() && found)
+}
+
+/// Makes sure that rustfmt and clippy are there.
+///
+/// # Errors
+/// If one is missing and `rustup` cannot help.
+pub fn lint_tools() -> Result<()> {
+    for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        let here = || {
+            let output = workspace::cargo().args([subcommand, "--version"]).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        if here() {
+            eprintln!("xtask: {component}: here");
+            continue;
+        }
+        eprintln!("xtask: {component}: missing; running `rustup component add {component}`");
+        let mut rustup = Command::new("rustup");
+        rustup
+            .args(["component", "add", component])
+            .current_dir(workspace::root());
+        process::run(&mut rustup).with_context(|| {
+            format!("{component} is missing; install it with `rustup component add {component}`")
+        })?;
+        ensure!(
+            here(),
+            "{component} is installed, yet `cargo {subcommand}` does not find it"
+        );
+    }
+    Ok(())
 }
 
 /// Makes sure that QEMU is there.

@@ -18,7 +18,7 @@ pub struct Check {
 }
 
 /// All checks.
-pub const CHECKS: [Check; 4] = [
+pub const CHECKS: [Check; 5] = [
     Check {
         name: "fmt",
         args: &["fmt", "--all", "--check"],
@@ -57,13 +57,18 @@ pub const CHECKS: [Check; 4] = [
         env: None,
     },
     Check {
-        name: "doc",
+        name: "doc-host",
+        args: &["doc", "--quiet", "--no-deps"],
+        env: Some(("RUSTDOCFLAGS", "--deny warnings")),
+    },
+    Check {
+        name: "doc-bare-metal",
         args: &[
             "doc",
             "--quiet",
             "--no-deps",
-            "--package",
-            "lull-core",
+            "--target",
+            BARE_METAL,
             "--package",
             "lull",
             "--package",
@@ -91,6 +96,7 @@ impl Check {
 /// If a check finds something: all are run first.
 pub fn command() -> Result<()> {
     deps::bare_metal_target()?;
+    deps::lint_tools()?;
     let mut failed = Vec::new();
     for check in &CHECKS {
         eprintln!("xtask: {}", check.name);

@@ -43,7 +43,7 @@ pub struct RunArgs {
     /// Memory of the machine, for example 512M or 2G
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = mem_size)]
     mem: String,
-    /// A guest, NAME[,vcpus=N][,mem=SIZE][,weight=N][,pin=CPU|LO-HI|all][,cmdline="TEXT"]; may be
+    /// A guest: `NAME[,vcpus=N][,mem=SIZE][,weight=N][,pin=CPU|LO-HI|all][,cmdline="TEXT"]`; may be
     /// repeated. Default: idle-timer and ipi-pair
     #[arg(long = "guest", value_name = "GUEST")]
     guests: Vec<GuestArg>,

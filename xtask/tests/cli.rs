@@ -5,20 +5,26 @@
 )]
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Output},
 };
 
-/// The program, which finds only what is in `path`.
-fn xtask(path: &Path, args: &[&str]) -> Output {
+/// Where the compiler and its tools are: they are not what is missing.
+fn toolchain() -> PathBuf {
     let cargo = PathBuf::from(env::var_os("CARGO").expect("cargo runs the tests"));
+    cargo.parent().expect("cargo is in a folder").to_owned()
+}
+
+/// The program, which finds only what is in `path`.
+fn xtask(path: impl AsRef<OsStr>, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xtask"))
         .args(args)
         .env("PATH", path)
-        // The compiler itself is not what is missing.
-        .env("RUSTC", cargo.with_file_name("rustc"))
+        .env("RUSTC", toolchain().join("rustc"))
         .output()
         .expect("xtask is built")
 }
@@ -43,7 +49,7 @@ fn with_qemu(version: &str) -> PathBuf {
 
 #[test]
 fn a_missing_emulator_is_named_with_what_to_do() {
-    let output = xtask(Path::new("/nowhere"), &["doctor"]);
+    let output = xtask("/nowhere", &["doctor"]);
     let said = said(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("qemu-system-x86_64 is missing"), "{said}");
@@ -79,7 +85,8 @@ fn an_old_emulator_is_refused_and_a_newer_one_taken() {
         "{}",
         said(&output)
     );
-    let output = xtask(&newer, &["doctor"]);
+    let path = env::join_paths([newer.clone(), toolchain()]).expect("plain folders");
+    let output = xtask(path, &["doctor"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(
         said(&output).contains("qemu-system-x86_64 10.0: here"),
@@ -105,7 +112,7 @@ fn wrong_arguments_are_named() {
         ),
         (&["fly"][..], "unrecognized subcommand 'fly'"),
     ] {
-        let output = xtask(Path::new("/nowhere"), args);
+        let output = xtask("/nowhere", args);
         assert!(!output.status.success());
         assert!(said(&output).contains(part), "{args:?}: {}", said(&output));
     }
@@ -113,7 +120,7 @@ fn wrong_arguments_are_named() {
 
 #[test]
 fn help_explains_every_option_of_run() {
-    let output = xtask(Path::new("/nowhere"), &["run", "--help"]);
+    let output = xtask("/nowhere", &["run", "--help"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     for option in [
         "--cpus",

@@ -58,6 +58,9 @@ pub fn command(args: &TestArgs) -> Result<()> {
     }
     let mut tally = Tally::default();
     deps::bare_metal_target()?;
+    if selected.iter().any(|case| case.name.starts_with("lint/")) {
+        deps::lint_tools()?;
+    }
     let (host, machine): (Vec<Case>, Vec<Case>) = selected
         .into_iter()
         .partition(|case| case.kind == Kind::Host);

@@ -19,7 +19,10 @@ const LIMIT: Duration = Duration::from_secs(480);
 
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![
-        cargo("host/core-and-xtask", &["test", "--quiet"]),
+        cargo(
+            "host/core-and-xtask",
+            &["test", "--quiet", "--no-fail-fast"],
+        ),
         cargo(
             "host/image",
             &["test", "--quiet", "--package", "lull", "--lib"],
