@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod build;
 mod channel;
+mod cstates;
 mod deps;
 mod guest_arg;
 mod lint;
@@ -45,6 +46,9 @@ enum Command {
     Lint,
     /// Measure, and print figures
     Bench(bench::BenchArgs),
+    /// Ask which C-states Lull would use on a CPU, and why
+    #[command(name = "cstates")]
+    CStates(cstates::CStatesArgs),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::command(&args),
         Command::Lint => lint::command(),
         Command::Bench(args) => bench::command(&args),
+        Command::CStates(args) => cstates::command(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

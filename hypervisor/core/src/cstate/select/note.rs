@@ -142,10 +142,10 @@ impl fmt::Display for Note {
             }
             Note::HpetStops => f.write_str("the HPET stops in the deepest states"),
             Note::PackageLimitUnknown => {
-                f.write_str("MSR 0xe2 cannot be read: the worst-case figures stay")
+                f.write_str("MSR 0xe2 is not known: the worst-case figures stay")
             }
             Note::PromotionUnknown => {
-                f.write_str("MSR 0x1fc cannot be read: C1 may be C1E, or C1E be C1")
+                f.write_str("MSR 0x1fc is not known: C1 may be C1E, or C1E be C1")
             }
             Note::EditRefused { name, why } => {
                 write!(f, "mwait-idle.table=: the edit of {name} is refused: {why}")

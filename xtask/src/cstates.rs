@@ -1,0 +1,359 @@
+//! `cargo xtask cstates`: what Lull would do on a CPU, and why, without owning it.
+//!
+//! The very function that the image calls, on a CPU that is described on the command line or by the raw text of the
+//! `cpuid` program. What is not said is assumed, and every assumption is printed.
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::{Args, ValueEnum};
+use lull_core::cstate::MwaitHint;
+use lull_core::cstate::acpi::{AcpiType, Cst, CstEntry, CstMethod};
+use lull_core::cstate::models::{Identity, Vendor};
+use lull_core::cstate::select::{
+    self, CpuFacts, MsrValues, MwaitLeaf, MwaitTest, MwaitVerdict, Query, Registers, Topology,
+};
+use lull_core::options::Options;
+use lull_core::units::Micros;
+use std::path::PathBuf;
+
+mod dump;
+mod print;
+
+/// Options of `cstates`.
+#[derive(Args, Default)]
+pub struct CStatesArgs {
+    /// List the models that have a record, and their tables (also without --model and --file)
+    #[arg(long, conflicts_with_all = ["model", "file"])]
+    list: bool,
+    /// Who made the CPU
+    #[arg(long, value_enum, default_value_t, conflicts_with = "file")]
+    vendor: Maker,
+    /// Its family, the extended family added (default 6; AMD 0x19, Hygon 0x18)
+    #[arg(long, value_parser = number::<u16>, conflicts_with = "file")]
+    family: Option<u16>,
+    /// Its model, the extended model in front
+    #[arg(long, value_parser = number::<u8>, conflicts_with = "file")]
+    model: Option<u8>,
+    /// Its stepping
+    #[arg(long, value_parser = number::<u8>, default_value = "0", conflicts_with = "file")]
+    stepping: u8,
+    /// Raw text of `cpuid -r`: all that CPUID says
+    #[arg(long, value_name = "TEXT")]
+    file: Option<PathBuf>,
+    /// CPUID leaf 5 EDX: sub-states, four bits a class (default: what the model's table needs)
+    #[arg(long, value_name = "EDX", value_parser = number::<u32>)]
+    leaf5_edx: Option<u32>,
+    /// The package C-state limit, MSR 0xe2 bits 3:0 (default: no limit)
+    #[arg(long, value_name = "CODE", value_parser = number::<u64>, conflicts_with = "msr")]
+    pkg_limit: Option<u64>,
+    /// What an MSR holds: 0xe2, 0x1fc, 0x3a, the IRTL ones, 0xc0010055
+    #[arg(long, value_name = "MSR=VALUE", value_parser = pair)]
+    msr: Vec<(u32, u64)>,
+    /// The TSC counts on in every C-state (default yes)
+    #[arg(long, value_enum)]
+    nonstop_tsc: Option<YesNo>,
+    /// The local APIC timer runs on in every C-state (default yes)
+    #[arg(long, value_enum)]
+    arat: Option<YesNo>,
+    /// Some core has two threads online (default yes)
+    #[arg(long, value_enum)]
+    smt: Option<YesNo>,
+    /// How many packages there are
+    #[arg(long, value_parser = number::<u32>)]
+    packages: Option<u32>,
+    /// What the boot-time self-test finds about MWAIT
+    #[arg(long, value_enum, default_value_t)]
+    mwait: Mwait,
+    /// The firmware's `_CST`: MWAIT hints or ioPORT with latencies in us, as 0x0:1,0x21:127 or 0x0:1,io0x414:800
+    #[arg(long, value_name = "HINT:US,...", value_parser = listed)]
+    cst: Option<Listed>,
+    /// Options as on Lull's command line
+    #[arg(long, value_name = "OPTIONS", default_value = "")]
+    cmdline: String,
+    /// JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum, Default, PartialEq, Eq)]
+enum Maker {
+    #[default]
+    Intel,
+    Amd,
+    Hygon,
+    Other,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+enum YesNo {
+    Yes,
+    No,
+}
+
+#[derive(Clone, Copy, ValueEnum, Default, PartialEq, Eq)]
+enum Mwait {
+    /// It sleeps, and stores end it.
+    #[default]
+    Works,
+    /// CPUID does not report it.
+    Hidden,
+    /// It was not tested.
+    Untested,
+    /// It returns at once.
+    NeverSleeps,
+    /// It raises #GP.
+    Faults,
+}
+
+/// A `_CST`.
+#[derive(Clone)]
+struct Listed(Cst);
+
+/// A question, and what had to be assumed for it.
+struct Question {
+    cpu: CpuFacts,
+    msrs: MsrValues,
+    topology: Topology,
+    assumed: Vec<String>,
+}
+
+/// `cargo xtask cstates`.
+///
+/// # Errors
+/// An option of Lull's is malformed, or the file is not the text of `cpuid -r`.
+pub fn command(args: &CStatesArgs) -> Result<()> {
+    if args.list || (args.model.is_none() && args.file.is_none()) {
+        print!("{}", print::list(args.json)?);
+        return Ok(());
+    }
+    print!("{}", answer(args)?);
+    Ok(())
+}
+
+fn answer(args: &CStatesArgs) -> Result<String> {
+    let (options, problems) = Options::parse(&args.cmdline);
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    ensure!(problems.is_empty(), "--cmdline: {}", problems.join("; "));
+
+    let question = match &args.file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            of_dump(args, &text, &options)?
+        }
+        None => of_words(args)?,
+    };
+    let mut query = Query {
+        msrs: question.msrs,
+        topology: question.topology,
+        ..Query::new(question.cpu, options.idle, &options.cstates)
+    };
+    query.firmware.cst = args.cst.as_ref().map(|listed| &listed.0);
+    let selected = select::select(&query);
+    if args.json {
+        print::json(&question, &selected)
+    } else {
+        Ok(print::text(&question, &selected))
+    }
+}
+
+/// A CPU that is described by options.
+fn of_words(args: &CStatesArgs) -> Result<Question> {
+    let Some(model) = args.model else {
+        bail!("--model is missing");
+    };
+    let (vendor, family) = match args.vendor {
+        Maker::Intel => (Vendor::Intel, 6),
+        Maker::Amd => (Vendor::Amd, 0x19),
+        Maker::Hygon => (Vendor::Hygon, 0x18),
+        Maker::Other => (Vendor::Other, 6),
+    };
+    let identity = Identity {
+        vendor,
+        family: args.family.unwrap_or(family),
+        model,
+        stepping: args.stepping,
+    };
+    let cpu = CpuFacts {
+        identity,
+        monitor: true,
+        clflush: true,
+        mwait: MwaitLeaf::from_registers(64, 64, 3, 0),
+        arat: true,
+        amx: true,
+        nonstop_tsc: true,
+        ..CpuFacts::default()
+    };
+    let topology = Topology {
+        packages: 1,
+        cpus: 2,
+        smt: true,
+    };
+    let mut question = Question {
+        cpu,
+        msrs: MsrValues::default(),
+        topology,
+        assumed: vec!["CPUID leaf 5 ECX is 3, SGX is not there".to_owned()],
+    };
+    let edx = match args.leaf5_edx {
+        Some(edx) => edx,
+        None => {
+            let edx = needed_classes(&identity, args.cst.as_ref());
+            question
+                .assumed
+                .push(format!("CPUID leaf 5 EDX is {edx:#x}"));
+            edx
+        }
+    };
+    question.cpu.mwait.substates = edx;
+    let facts = [
+        (args.nonstop_tsc.is_none(), "the TSC is nonstop"),
+        (args.arat.is_none(), "the APIC timer runs on (ARAT)"),
+        (args.smt.is_none(), "cores have two threads"),
+        (args.packages.is_none(), "there is one package"),
+    ];
+    for (_, what) in facts.iter().filter(|(assumed, _)| *assumed) {
+        question.assumed.push((*what).to_owned());
+    }
+    finish(args, &mut question);
+    Ok(question)
+}
+
+/// A CPU that is described by the text of `cpuid -r`.
+fn of_dump(args: &CStatesArgs, text: &str, options: &Options) -> Result<Question> {
+    let dump = dump::Dump::parse(text)?;
+    let read = |leaf, sub| -> Registers {
+        let said = dump.leaf(leaf, sub);
+        options.cstates.override_leaf(leaf, said)
+    };
+    let mut question = Question {
+        cpu: CpuFacts::from_cpuid(read, MwaitTest::default()),
+        msrs: MsrValues::default(),
+        topology: Topology::from_cpuid(read, &dump.apic_ids()),
+        assumed: vec![],
+    };
+    if let Some(edx) = args.leaf5_edx {
+        question.cpu.mwait.substates = edx;
+    }
+    finish(args, &mut question);
+    Ok(question)
+}
+
+/// What options say beside the description, and what is assumed of the rest.
+fn finish(args: &CStatesArgs, question: &mut Question) {
+    let cpu = &mut question.cpu;
+    if let Some(tsc) = args.nonstop_tsc {
+        cpu.nonstop_tsc = tsc == YesNo::Yes;
+    }
+    if let Some(arat) = args.arat {
+        cpu.arat = arat == YesNo::Yes;
+    }
+    if let Some(smt) = args.smt {
+        question.topology.smt = smt == YesNo::Yes;
+    }
+    if let Some(packages) = args.packages {
+        question.topology.packages = packages;
+    }
+    let verdict = match args.mwait {
+        Mwait::Works => MwaitVerdict::Works,
+        Mwait::Hidden | Mwait::Untested => MwaitVerdict::Untested,
+        Mwait::NeverSleeps => MwaitVerdict::NeverSleeps,
+        Mwait::Faults => MwaitVerdict::GeneralProtection,
+    };
+    cpu.monitor &= args.mwait != Mwait::Hidden;
+    cpu.test = MwaitTest {
+        open: verdict,
+        masked: verdict,
+        store_wakes: Some(verdict == MwaitVerdict::Works),
+    };
+    question.assumed.push(match args.mwait {
+        Mwait::Works => "MWAIT passes its self-test".to_owned(),
+        Mwait::Hidden => "MWAIT is hidden".to_owned(),
+        Mwait::Untested | Mwait::NeverSleeps | Mwait::Faults => {
+            format!("MWAIT {verdict}")
+        }
+    });
+
+    let wanted = MsrValues::wanted(&cpu.identity);
+    for &msr in wanted {
+        let given = args.msr.iter().rev().find(|(number, _)| *number == msr);
+        let value = match (msr, given, args.pkg_limit) {
+            (_, Some((_, value)), _) => *value,
+            (0xE2, None, Some(limit)) => limit,
+            (0xE2, None, None) => {
+                // "No limit" is 8 where there is a PC10, else 7.
+                let limit = if cpu.mwait.reports_pc10() { 8 } else { 7 };
+                question
+                    .assumed
+                    .push(format!("MSR 0xe2 is {limit} (no package limit)"));
+                limit
+            }
+            (0x1FC, None, _) => {
+                question.assumed.push("MSR 0x1fc is 0".to_owned());
+                0
+            }
+            _ => continue,
+        };
+        question.msrs.set(msr, Some(value));
+    }
+    if args.cst.is_none() {
+        question.assumed.push("there is no _CST".to_owned());
+    }
+}
+
+/// Leaf 5 EDX with one sub-state of each class that the CPU's states need.
+fn needed_classes(identity: &Identity, listed: Option<&Listed>) -> u32 {
+    let table = identity.model_record().and_then(|model| model.table);
+    let of_table = table.iter().flat_map(|table| table.states).map(|s| s.hint);
+    let entries = listed.iter().flat_map(|listed| &listed.0.entries);
+    let of_cst = entries.filter_map(|entry| match entry.method {
+        CstMethod::Mwait { hint, .. } => Some(hint),
+        _ => None,
+    });
+    of_table
+        .chain(of_cst)
+        .chain([MwaitHint::C1])
+        .filter(|hint| hint.class() < 8)
+        .fold(0, |edx, hint| edx | 1 << (hint.class() * 4))
+}
+
+/// A number, decimal or hexadecimal after `0x`.
+fn number<T: TryFrom<u64>>(text: &str) -> Result<T> {
+    let value = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let value = value.map_err(|why| anyhow!("`{text}`: {why}"))?;
+    T::try_from(value).map_err(|_| anyhow!("`{text}` is too large"))
+}
+
+fn pair(text: &str) -> Result<(u32, u64)> {
+    let (msr, value) = text.split_once('=').context("expected MSR=VALUE")?;
+    Ok((number(msr)?, number(value)?))
+}
+
+/// `0x0:1,0x21:127,io0x414:800`. Types are 1, 2, 3, 3, ... in order.
+fn listed(text: &str) -> Result<Listed> {
+    const TYPES: [AcpiType; 3] = [AcpiType::C1, AcpiType::C2, AcpiType::C3];
+    let mut cst = Cst::default();
+    for (at, item) in text.split(',').enumerate() {
+        let (how, latency) = item
+            .split_once(':')
+            .context("expected HINT:LATENCY or ioPORT:LATENCY")?;
+        let method = match how.strip_prefix("io") {
+            Some(port) => CstMethod::Io(number(port)?),
+            None => CstMethod::Mwait {
+                hint: MwaitHint::new(number(how)?),
+                check_bus_master: false,
+            },
+        };
+        cst.entries.push(CstEntry {
+            method,
+            acpi_type: TYPES[at.min(2)],
+            latency: Micros::new(number(latency)?),
+        });
+    }
+    Ok(Listed(cst))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! The raw text of the `cpuid` program (`cpuid -r`): one block a CPU, one line a leaf.
+
+use anyhow::{Result, bail};
+use lull_core::cstate::select::Registers;
+
+/// The leaves of the CPUs of one machine.
+pub struct Dump {
+    cpus: Vec<Vec<(u32, u32, Registers)>>,
+}
+
+impl Dump {
+    /// Reads the text. Lines that are no leaves are skipped.
+    ///
+    /// # Errors
+    /// There is no leaf 0 and 1 of any CPU in it.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut cpus: Vec<Vec<(u32, u32, Registers)>> = vec![];
+        for line in text.lines().map(str::trim) {
+            if line.starts_with("CPU") && line.ends_with(':') {
+                cpus.push(vec![]);
+            } else if let Some(leaf) = leaf(line) {
+                match cpus.last_mut() {
+                    Some(cpu) => cpu.push(leaf),
+                    None => cpus.push(vec![leaf]),
+                }
+            }
+        }
+        cpus.retain(|cpu| !cpu.is_empty());
+        let dump = Self { cpus };
+        if !dump.has(0) || !dump.has(1) {
+            bail!("no CPUID leaves 0 and 1 in it: expected the text of `cpuid -r`");
+        }
+        Ok(dump)
+    }
+
+    fn has(&self, leaf: u32) -> bool {
+        let first = self.cpus.iter().take(1).flatten();
+        first.clone().any(|(number, ..)| *number == leaf)
+    }
+
+    /// A leaf of the first CPU; zeros if the text does not have it.
+    pub fn leaf(&self, leaf: u32, sub: u32) -> Registers {
+        of(self.cpus.first(), leaf, sub)
+    }
+
+    /// The APIC ids of all CPUs in the text.
+    pub fn apic_ids(&self) -> Vec<u32> {
+        let ids = self.cpus.iter().map(|cpu| {
+            let extended = of(Some(cpu), 0xB, 0);
+            if extended.ecx & 0xFF00 != 0 {
+                extended.edx
+            } else {
+                of(Some(cpu), 1, 0).ebx >> 24
+            }
+        });
+        ids.collect()
+    }
+}
+
+fn of(cpu: Option<&Vec<(u32, u32, Registers)>>, leaf: u32, sub: u32) -> Registers {
+    cpu.into_iter()
+        .flatten()
+        .find(|(a, b, _)| (*a, *b) == (leaf, sub))
+        .map(|(_, _, said)| *said)
+        .unwrap_or_default()
+}
+
+/// `0x00000005 0x00: eax=0x00000040 ebx=0x00000040 ecx=0x00000003 edx=0x00002020`
+fn leaf(line: &str) -> Option<(u32, u32, Registers)> {
+    let hex = |text: &str| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let (numbers, registers) = line.split_once(':')?;
+    let mut numbers = numbers.split_whitespace();
+    let (leaf, sub) = (hex(numbers.next()?)?, hex(numbers.next()?)?);
+    let mut said = Registers::default();
+    for word in registers.split_whitespace() {
+        let (name, value) = word.split_once('=')?;
+        let value = hex(value)?;
+        match name {
+            "eax" => said.eax = value,
+            "ebx" => said.ebx = value,
+            "ecx" => said.ecx = value,
+            "edx" => said.edx = value,
+            _ => return None,
+        }
+    }
+    Some((leaf, sub, said))
+}

@@ -1,0 +1,163 @@
+use super::*;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: CStatesArgs,
+}
+
+fn ask(line: &str) -> Result<String> {
+    let words = std::iter::once("cstates").chain(line.split_whitespace());
+    answer(&Cli::try_parse_from(words)?.args)
+}
+
+fn json(line: &str) -> serde_json::Value {
+    serde_json::from_str(&ask(&format!("{line} --json")).unwrap()).unwrap()
+}
+
+/// The used states, as `NAME method latency/residency`.
+fn used(answer: &serde_json::Value) -> Vec<String> {
+    let states = answer["states"].as_array().unwrap().iter();
+    states
+        .filter(|state| state["verdict"] == "used" && state["name"] != "POLL")
+        .map(|state| {
+            format!(
+                "{} {} {}/{}",
+                state["name"].as_str().unwrap(),
+                state["method"].as_str().unwrap(),
+                state["exit_latency_us"],
+                state["target_residency_us"]
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn the_example_of_the_help_is_answered() {
+    let line = "--vendor intel --model 0x55 --leaf5-edx 0x2020 --pkg-limit 0";
+    assert_eq!(
+        used(&json(line)),
+        [
+            "C1 MWAIT+IRQ 0x00 2/2",
+            "C1E MWAIT 0x01 10/20",
+            "C6 MWAIT 0x20 92/276"
+        ]
+    );
+    let slow = json(&format!("{line} --nonstop-tsc no"));
+    assert_eq!(used(&slow), ["C1 MWAIT 0x00 2/2", "C1E MWAIT 0x01 10/20"]);
+    assert_eq!(slow["msr_writes"][0]["msr"], 0x1FC);
+    let text = ask(line).unwrap();
+    assert!(
+        text.contains("re-timed from 133/600 to 92/276 us"),
+        "{text}"
+    );
+    assert!(text.contains("MSR 0x1fc: clear 0x2 on every CPU"), "{text}");
+}
+
+#[test]
+fn every_model_of_the_list_can_be_asked_about() {
+    let all: serde_json::Value = serde_json::from_str(&print::list(true).unwrap()).unwrap();
+    let all = all.as_array().unwrap();
+    assert_eq!(all.len(), 53);
+    for model in all {
+        let answer = json(&format!(
+            "--family {} --model {}",
+            model["family"], model["model"]
+        ));
+        assert_eq!(answer["cpu"]["name"], model["name"]);
+        // Without anything that says otherwise, all of a table is used, but C1 where C1E stands for it.
+        let table = model["states"].as_array().unwrap().len();
+        let expected = match model["table"].as_str() {
+            Some("adl" | "adl_l" | "gmt") => table - 1,
+            // The erratum of fast transitions: C1 and C1E.
+            Some("nehalem") if model["name"] != "WESTMERE_EX" => 2,
+            // PC10 and no SGX.
+            Some("skl") if model["name"] == "SKYLAKE" => table - 2,
+            Some(_) => table,
+            None => 1,
+        };
+        assert_eq!(used(&answer).len(), expected, "{}", model["name"]);
+    }
+    assert!(print::list(false).unwrap().lines().count() > 53);
+}
+
+#[test]
+fn firmware_and_options_can_be_described() {
+    let genoa = json("--vendor amd --model 0x11 --cst 0x0:1,io0x414:800");
+    assert_eq!(used(&genoa), ["C1 MWAIT 0x00 1/2", "C2 IO 0x414 800/1600"]);
+    let limited = answer(
+        &Cli::try_parse_from([
+            "cstates",
+            "--model",
+            "0x3c",
+            "--cmdline",
+            "max_cstate=2 irq-enable-early=force",
+            "--json",
+        ])
+        .unwrap()
+        .args,
+    );
+    let limited: serde_json::Value = serde_json::from_str(&limited.unwrap()).unwrap();
+    assert_eq!(used(&limited)[2], "C3 MWAIT+IRQ 0x10 33/100");
+    for (bad, why) in [
+        ("--model 0x55 --cmdline max_cstate=x", "not a whole number"),
+        ("--model 0x555", "too large"),
+        ("--model 0x55 --cst 0x0", "expected HINT:LATENCY"),
+        ("--model 0x55 --msr 0xe2", "expected MSR=VALUE"),
+    ] {
+        let said = format!("{:#}", ask(bad).unwrap_err());
+        assert!(said.contains(why), "{bad}: {said}");
+    }
+}
+
+/// Two threads of a Skylake-SP, as `cpuid -r` prints them (the leaves that count).
+const DUMP: &str = "CPU 0:
+   0x00000000 0x00: eax=0x00000016 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
+   0x00000001 0x00: eax=0x00050654 ebx=0x00200800 ecx=0x7ffefbff edx=0xbfebfbff
+   0x00000005 0x00: eax=0x00000040 ebx=0x00000040 ecx=0x00000003 edx=0x00002020
+   0x00000006 0x00: eax=0x00000ef7 ebx=0x00000002 ecx=0x00000009 edx=0x00000000
+   0x0000000b 0x00: eax=0x00000001 ebx=0x00000002 ecx=0x00000100 edx=0x00000000
+   0x0000000b 0x01: eax=0x00000006 ebx=0x00000028 ecx=0x00000201 edx=0x00000000
+   0x80000000 0x00: eax=0x80000008 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+   0x80000007 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00000000 edx=0x00000100
+CPU 1:
+   0x00000001 0x00: eax=0x00050654 ebx=0x41200800 ecx=0x7ffefbff edx=0xbfebfbff
+   0x0000000b 0x00: eax=0x00000001 ebx=0x00000002 ecx=0x00000100 edx=0x00000041
+";
+
+#[test]
+fn the_text_of_the_cpuid_program_is_understood() {
+    let dump = dump::Dump::parse(DUMP).unwrap();
+    assert_eq!(dump.apic_ids(), [0, 0x41]);
+    let args = Cli::try_parse_from(["cstates", "--pkg-limit", "3"])
+        .unwrap()
+        .args;
+    let question = of_dump(&args, DUMP, &Options::default()).unwrap();
+    let expected = Topology {
+        packages: 2,
+        cpus: 2,
+        smt: false,
+    };
+    assert_eq!(question.topology, expected);
+    assert_eq!(question.cpu.identity.to_string(), "Intel 06_55 stepping 4");
+    assert_eq!(question.cpu.mwait.substates, 0x2020);
+    assert!(question.cpu.nonstop_tsc && question.cpu.arat && !question.cpu.hypervisor);
+    assert_eq!(question.msrs.package_control, Some(3));
+    let (options, _) = Options::parse("cpuid=0x80000007:edx=0");
+    let question = of_dump(&args, DUMP, &options).unwrap();
+    assert!(!question.cpu.nonstop_tsc);
+}
+
+#[test]
+fn text_of_something_else_is_refused() {
+    for text in [
+        "",
+        "hello",
+        "CPU 0:\n 0x0 0x0: eax=zz\n",
+        "CPU:\n",
+        "0x00000005 0x00: eax=0x1",
+    ] {
+        assert!(dump::Dump::parse(text).is_err(), "{text}");
+    }
+}
