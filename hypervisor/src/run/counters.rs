@@ -3,7 +3,7 @@
 //! A reading wakes nobody and stops nobody: each row is copied under its CPU's sequence counter, with the interval that is
 //! open at the moment. The rows of one reading are taken one after the other, each with its own time.
 //!
-//! Lock: [`LAST`] is a leaf, held only while the rows of the last reading are exchanged.
+//! Lock: `LAST` is a leaf, held only while the rows of the last reading are exchanged.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

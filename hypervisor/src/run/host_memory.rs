@@ -1,5 +1,8 @@
 //! Where bare ranges of host memory become values, and back: boot modules, and the memory of guests.
-#![expect(unsafe_code, reason = "makes slices from physical ranges, and gives guest memory back")]
+#![expect(
+    unsafe_code,
+    reason = "makes slices from physical ranges, and gives guest memory back"
+)]
 
 use crate::boot::Module;
 use crate::virt::GuestMemory;

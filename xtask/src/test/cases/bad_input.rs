@@ -239,6 +239,8 @@ fn absent_ap(lab: &Lab<'_>) -> Result<()> {
         .guest("idle-timer")
         .guest("ipi-pair")
         .word("test.absent-ap=2")
+        // Counting instructions, the wait for the answer costs many times its length.
+        .word("ap-timeout-ms=20")
         .run()?;
     ran.ok()?
         .passed("idle-timer")?

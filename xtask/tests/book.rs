@@ -1,0 +1,57 @@
+//! The book says what the code does, where a machine can tell.
+
+use std::{fs, path::PathBuf};
+
+use lull_core::options::OPTIONS;
+
+fn book() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/src")
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(book().join(name)).unwrap()
+}
+
+#[test]
+fn the_command_line_page_has_a_row_for_each_option_and_no_other() {
+    let page = page("command-line.md");
+    let rows: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .collect();
+    let expected: Vec<String> = OPTIONS
+        .iter()
+        .map(|option| {
+            let cell = |text: &str| text.replace('|', "\\|");
+            format!("| `{}` | {} |", cell(&option.form()), cell(option.help))
+        })
+        .collect();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn every_page_is_in_the_summary_and_every_link_of_the_book_leads_somewhere() {
+    let summary = page("SUMMARY.md");
+    for entry in fs::read_dir(book()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if !name.ends_with(".md") || name == "SUMMARY.md" {
+            continue;
+        }
+        assert!(
+            summary.contains(&format!("({name})")),
+            "{name} is not in the summary"
+        );
+    }
+    for entry in fs::read_dir(book()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        for link in page(&name).split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap();
+            if target.ends_with(".md") {
+                assert!(
+                    book().join(target).exists(),
+                    "{name} links to {target}, which is not there"
+                );
+            }
+        }
+    }
+}
