@@ -14,9 +14,11 @@
 use crate::cstate::{CStateTable, MAX_STATES, StateId};
 use crate::units::Nanos;
 
+mod any;
 mod deepest_fit;
 mod haltpoll;
 mod ladder;
+mod lull;
 mod menu;
 mod menu_xen;
 mod moment;
@@ -25,9 +27,11 @@ mod teo;
 #[cfg(test)]
 mod golden_tests;
 
+pub use any::AnyGovernor;
 pub use deepest_fit::DeepestFit;
 pub use haltpoll::HaltPoll;
 pub use ladder::Ladder;
+pub use lull::{LatencyPrice, Lull};
 pub use menu::Menu;
 pub use menu_xen::MenuXen;
 pub use moment::Tick;

@@ -148,12 +148,13 @@ impl Linux {
     }
 
     fn poll_limit(&mut self, moment: &Moment<'_>) -> Nanos {
-        match self {
-            Linux::Menu(menu) => menu.poll_limit(moment),
-            Linux::Teo(teo) => teo.poll_limit(moment),
-            Linux::Ladder(ladder) => ladder.poll_limit(moment),
-            Linux::HaltPoll(haltpoll) => haltpoll.poll_limit(moment),
-        }
+        let limit = match self {
+            Linux::Menu(menu) => &mut menu.poll_limit,
+            Linux::Teo(teo) => &mut teo.poll_limit,
+            Linux::Ladder(ladder) => &mut ladder.poll_limit,
+            Linux::HaltPoll(haltpoll) => &mut haltpoll.poll_limit,
+        };
+        limit.get(moment.table, moment.disabled)
     }
 }
 

@@ -6,7 +6,6 @@
 use super::moment::{Decision, Moment, PollLimit, Stay, Tick};
 use super::{Governor, IdleContext, IdleOutcome, Selection};
 use crate::cstate::CStateTable;
-use crate::units::Nanos;
 
 /// The longest poll, in ns.
 const MAX_POLL: u64 = 200_000;
@@ -19,7 +18,7 @@ const SHRINK: u64 = 2;
 #[derive(Clone, Debug)]
 pub struct HaltPoll {
     /// Zero: no poll. Shared with the poll itself, which sets it if it is zero.
-    poll_limit: PollLimit,
+    pub(super) poll_limit: PollLimit,
     last: Stay,
 }
 
@@ -58,10 +57,6 @@ impl HaltPoll {
             *limit = if shrunk < GROW_START { 0 } else { shrunk };
         }
     }
-
-    pub(super) fn poll_limit(&mut self, moment: &Moment<'_>) -> Nanos {
-        self.poll_limit.get(moment.table, moment.disabled)
-    }
 }
 
 impl Default for HaltPoll {
@@ -77,10 +72,9 @@ impl Governor for HaltPoll {
 
     fn select(&mut self, context: &IdleContext<'_>) -> Selection {
         let moment = Moment::new(context, Tick::Running);
-        let state = context.nearest(self.decide(&moment).state);
-        let limit = moment
-            .polls(state.index())
-            .then(|| self.poll_limit(&moment));
+        let decision = self.decide(&moment);
+        let state = context.nearest(decision.state);
+        let limit = moment.limit(state, decision, &mut self.poll_limit);
         Selection {
             state,
             limit,
@@ -88,7 +82,7 @@ impl Governor for HaltPoll {
         }
     }
 
-    fn reflect(&mut self, _table: &CStateTable, outcome: &IdleOutcome) {
+    fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
         if let IdleOutcome::Slept {
             entered,
             residency,
@@ -96,7 +90,7 @@ impl Governor for HaltPoll {
             ..
         } = *outcome
         {
-            self.learn(Stay::new(entered, residency, wake));
+            self.learn(Stay::new(table, entered, residency, wake));
         }
     }
 }

@@ -5,7 +5,6 @@
 use super::moment::{Decision, Moment, PollLimit, Stay, Tick};
 use super::{Governor, IdleContext, IdleOutcome, Selection};
 use crate::cstate::{CStateTable, MAX_STATES};
-use crate::units::Nanos;
 
 /// So many sleeps in a row that were longer than the state's exit latency lead a state deeper.
 const PROMOTIONS: u32 = 4;
@@ -21,7 +20,7 @@ struct Counts {
 /// The ladder governor of Linux.
 #[derive(Clone, Debug, Default)]
 pub struct Ladder {
-    poll_limit: PollLimit,
+    pub(super) poll_limit: PollLimit,
     /// The state it stands on; `None` before the first question.
     standing: Option<usize>,
     last_residency: i64,
@@ -91,10 +90,6 @@ impl Ladder {
     pub(super) fn refused(&mut self) {
         self.last_residency = 0;
     }
-
-    pub(super) fn poll_limit(&mut self, moment: &Moment<'_>) -> Nanos {
-        self.poll_limit.get(moment.table, moment.disabled)
-    }
 }
 
 impl Governor for Ladder {
@@ -104,10 +99,9 @@ impl Governor for Ladder {
 
     fn select(&mut self, context: &IdleContext<'_>) -> Selection {
         let moment = Moment::new(context, Tick::Running);
-        let state = context.nearest(self.decide(&moment).state);
-        let limit = moment
-            .polls(state.index())
-            .then(|| self.poll_limit(&moment));
+        let decision = self.decide(&moment);
+        let state = context.nearest(decision.state);
+        let limit = moment.limit(state, decision, &mut self.poll_limit);
         Selection {
             state,
             limit,
@@ -115,14 +109,14 @@ impl Governor for Ladder {
         }
     }
 
-    fn reflect(&mut self, _table: &CStateTable, outcome: &IdleOutcome) {
+    fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
         match *outcome {
             IdleOutcome::Slept {
                 entered,
                 residency,
                 wake,
                 ..
-            } => self.learn(Stay::new(entered, residency, wake)),
+            } => self.learn(Stay::new(table, entered, residency, wake)),
             IdleOutcome::Rejected { .. } => self.refused(),
             IdleOutcome::Aborted => {}
         }

@@ -24,7 +24,7 @@ const UNKNOWN: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub struct Menu {
     tick: Tick,
-    poll_limit: PollLimit,
+    pub(super) poll_limit: PollLimit,
     last: Stay,
     needs_update: bool,
     tick_wakeup: bool,
@@ -232,10 +232,6 @@ impl Menu {
     pub(super) fn refused(&mut self) {
         self.last.residency = 0;
     }
-
-    pub(super) fn poll_limit(&mut self, moment: &Moment<'_>) -> Nanos {
-        self.poll_limit.get(moment.table, moment.disabled)
-    }
 }
 
 impl Default for Menu {
@@ -253,16 +249,18 @@ fn bucket_of(next_timer: i64) -> usize {
 
 impl Governor for Menu {
     fn name(&self) -> &'static str {
-        "menu"
+        if self.tick == Tick::OnDemand {
+            "menu+tick"
+        } else {
+            "menu"
+        }
     }
 
     fn select(&mut self, context: &IdleContext<'_>) -> Selection {
         let moment = Moment::new(context, self.tick);
         let (decision, predicted) = self.decide(&moment);
         let state = context.nearest(decision.state);
-        let limit = moment
-            .polls(state.index())
-            .then(|| self.poll_limit(&moment));
+        let limit = moment.limit(state, decision, &mut self.poll_limit);
         Selection {
             state,
             limit,
@@ -270,14 +268,14 @@ impl Governor for Menu {
         }
     }
 
-    fn reflect(&mut self, _table: &CStateTable, outcome: &IdleOutcome) {
+    fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
         match *outcome {
             IdleOutcome::Slept {
                 entered,
                 residency,
                 wake,
                 ..
-            } => self.learn(Stay::new(entered, residency, wake)),
+            } => self.learn(Stay::new(table, entered, residency, wake)),
             IdleOutcome::Rejected { .. } => self.refused(),
             IdleOutcome::Aborted => {}
         }

@@ -25,6 +25,9 @@ pub enum Tick {
     /// It runs. The right thing to say where none exists: menu and TEO then go by their predictions.
     #[default]
     Running,
+    /// It runs, and where a governor wants it kept, a limit of one period on the stay does its work: a state that was
+    /// too shallow is left after that. What a real tick does for these governors, for the price of the wakes.
+    OnDemand,
     /// It is stopped. Menu and TEO then distrust every short prediction while the next timer is far away, since nothing
     /// would correct it: constant wakes after 300 us then give the deepest state each time.
     Stopped,
@@ -54,9 +57,26 @@ impl<'a> Moment<'a> {
             disabled: context.disabled,
             latency_limit: context.latency_limit.map_or(NO_LATENCY_LIMIT, signed),
             sleep_length: sleep as i64,
-            next_event: sleep as i64,
+            next_event: match tick {
+                Tick::OnDemand => TICK.min(sleep as i64),
+                Tick::Running | Tick::Stopped => sleep as i64,
+            },
             tick,
         }
+    }
+
+    /// The longest stay for this decision, of which `state` was made.
+    pub fn limit(
+        &self,
+        state: StateId,
+        decision: Decision,
+        poll_limit: &mut PollLimit,
+    ) -> Option<Nanos> {
+        if self.polls(state.index()) {
+            return Some(poll_limit.get(self.table, self.disabled));
+        }
+        let tick = self.tick == Tick::OnDemand && !decision.stop_tick;
+        tick.then_some(Nanos::new(TICK as u64))
     }
 
     pub fn tick_stopped(&self) -> bool {
@@ -137,12 +157,14 @@ pub(super) struct Stay {
 }
 
 impl Stay {
-    pub fn new(entered: StateId, residency: Nanos, wake: WakeReason) -> Self {
+    pub fn new(table: &CStateTable, entered: StateId, residency: Nanos, wake: WakeReason) -> Self {
+        let state = entered.index();
+        let limit = wake == WakeReason::Limit;
         Self {
-            state: entered.index(),
+            state,
             residency: signed(residency),
-            poll_timed_out: wake == WakeReason::Limit,
-            got_tick: false,
+            poll_timed_out: limit && polls(table, state),
+            got_tick: limit && !polls(table, state),
         }
     }
 

@@ -10,7 +10,6 @@ use super::moment::{
 };
 use super::{Governor, IdleContext, IdleOutcome, Selection};
 use crate::cstate::{CStateTable, MAX_STATES};
-use crate::units::Nanos;
 
 /// What an observation adds. With the decay of an eighth, one that comes every time settles at eight times this.
 const PULSE: u32 = 1024;
@@ -27,7 +26,7 @@ pub(super) struct Bin {
 #[derive(Clone, Debug)]
 pub struct Teo {
     tick: Tick,
-    poll_limit: PollLimit,
+    pub(super) poll_limit: PollLimit,
     /// What has not been learned from yet.
     last: Option<Stay>,
     pub(super) sleep_length: i64,
@@ -212,10 +211,6 @@ impl Teo {
     pub(super) fn learn(&mut self, stay: Stay) {
         self.last = Some(stay);
     }
-
-    pub(super) fn poll_limit(&mut self, moment: &Moment<'_>) -> Nanos {
-        self.poll_limit.get(moment.table, moment.disabled)
-    }
 }
 
 /// The range of states to choose from, and what came below the deepest of them.
@@ -268,15 +263,18 @@ impl Default for Teo {
 
 impl Governor for Teo {
     fn name(&self) -> &'static str {
-        "teo"
+        if self.tick == Tick::OnDemand {
+            "teo+tick"
+        } else {
+            "teo"
+        }
     }
 
     fn select(&mut self, context: &IdleContext<'_>) -> Selection {
         let moment = Moment::new(context, self.tick);
-        let state = context.nearest(self.decide(&moment).state);
-        let limit = moment
-            .polls(state.index())
-            .then(|| self.poll_limit(&moment));
+        let decision = self.decide(&moment);
+        let state = context.nearest(decision.state);
+        let limit = moment.limit(state, decision, &mut self.poll_limit);
         Selection {
             state,
             limit,
@@ -286,7 +284,7 @@ impl Governor for Teo {
         }
     }
 
-    fn reflect(&mut self, _table: &CStateTable, outcome: &IdleOutcome) {
+    fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
         // A refused or aborted entry says nothing about how long sleeps are.
         if let IdleOutcome::Slept {
             entered,
@@ -295,7 +293,7 @@ impl Governor for Teo {
             ..
         } = *outcome
         {
-            self.learn(Stay::new(entered, residency, wake));
+            self.learn(Stay::new(table, entered, residency, wake));
         }
     }
 }

@@ -1,0 +1,192 @@
+//! Every governor there is, chosen by name at run time without dynamic dispatch.
+
+use super::{
+    DeepestFit, Governor, HaltPoll, IdleContext, IdleOutcome, Ladder, Lull, Menu, MenuXen,
+    Selection, Teo, Tick,
+};
+use crate::cstate::CStateTable;
+
+/// One of the governors.
+///
+/// One per CPU, about three kilobytes, allocated once at boot.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the largest variant is the default one, and there is one value per CPU"
+)]
+pub enum AnyGovernor {
+    /// `lull`, the default.
+    Lull(Lull),
+    /// `menu` and `menu+tick`.
+    Menu(Menu),
+    /// `teo` and `teo+tick`.
+    Teo(Teo),
+    /// `menu-xen`.
+    MenuXen(MenuXen),
+    /// `ladder`.
+    Ladder(Ladder),
+    /// `haltpoll`.
+    HaltPoll(HaltPoll),
+    /// `deepest-fit`.
+    DeepestFit(DeepestFit),
+}
+
+impl AnyGovernor {
+    /// The names that [`AnyGovernor::by_name`] knows, the default first.
+    pub const NAMES: [&'static str; 9] = [
+        "lull",
+        "menu",
+        "menu+tick",
+        "menu-xen",
+        "teo",
+        "teo+tick",
+        "ladder",
+        "haltpoll",
+        "deepest-fit",
+    ];
+
+    /// A governor that has seen nothing yet; `None` for a name that is none of [`AnyGovernor::NAMES`].
+    pub fn by_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "lull" => Self::Lull(Lull::default()),
+            "menu" => Self::Menu(Menu::default()),
+            "menu+tick" => Self::Menu(Menu::new(Tick::OnDemand)),
+            "menu-xen" => Self::MenuXen(MenuXen::default()),
+            "teo" => Self::Teo(Teo::default()),
+            "teo+tick" => Self::Teo(Teo::new(Tick::OnDemand)),
+            "ladder" => Self::Ladder(Ladder::default()),
+            "haltpoll" => Self::HaltPoll(HaltPoll::default()),
+            "deepest-fit" => Self::DeepestFit(DeepestFit),
+            _ => return None,
+        })
+    }
+}
+
+impl Default for AnyGovernor {
+    fn default() -> Self {
+        Self::Lull(Lull::default())
+    }
+}
+
+macro_rules! each {
+    ($any:expr, $governor:ident => $call:expr) => {
+        match $any {
+            AnyGovernor::Lull($governor) => $call,
+            AnyGovernor::Menu($governor) => $call,
+            AnyGovernor::Teo($governor) => $call,
+            AnyGovernor::MenuXen($governor) => $call,
+            AnyGovernor::Ladder($governor) => $call,
+            AnyGovernor::HaltPoll($governor) => $call,
+            AnyGovernor::DeepestFit($governor) => $call,
+        }
+    };
+}
+
+impl Governor for AnyGovernor {
+    fn name(&self) -> &'static str {
+        each!(self, governor => governor.name())
+    }
+
+    fn select(&mut self, context: &IdleContext<'_>) -> Selection {
+        each!(self, governor => governor.select(context))
+    }
+
+    fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
+        each!(self, governor => governor.reflect(table, outcome));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cstate::{CState, CStateFlags, EntryMethod};
+    use crate::governor::{StateSet, WakeReason};
+    use crate::units::{Micros, Nanos};
+    use proptest::prelude::*;
+
+    fn table(figures: &[(u64, u64)], with_poll: bool) -> CStateTable {
+        let poll = with_poll.then_some(CState::POLL);
+        let states = figures.iter().map(|&(latency, residency)| CState {
+            name: "C",
+            method: EntryMethod::Halt,
+            flags: CStateFlags::empty(),
+            exit_latency: Micros::new(latency),
+            target_residency: Micros::new(residency),
+        });
+        CStateTable::new(&poll.into_iter().chain(states).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn each_name_gives_the_governor_of_that_name() {
+        for name in AnyGovernor::NAMES {
+            assert_eq!(AnyGovernor::by_name(name).unwrap().name(), name);
+        }
+        assert!(AnyGovernor::by_name("Lull").is_none());
+        assert_eq!(AnyGovernor::default().name(), AnyGovernor::NAMES[0]);
+    }
+
+    fn sleeps() -> impl Strategy<Value = Vec<(Option<u64>, u64, u8, u16, u8)>> {
+        let timer = prop_oneof![
+            Just(None),
+            Just(Some(u64::MAX)),
+            (0..20_000_000_u64).prop_map(Some),
+        ];
+        let limit = 0..6_u8;
+        let row = (timer, 0..30_000_000_u64, limit, 0..16_u16, 0..8_u8);
+        proptest::collection::vec(row, 1..200)
+    }
+
+    proptest! {
+        /// Whatever happens to a governor: its choice is in the table, enabled, and within the latency limit, if there is
+        /// such a state.
+        #[test]
+        fn limits_are_honoured(
+            sleeps in sleeps(),
+            name in proptest::sample::select(&AnyGovernor::NAMES[..]),
+            with_poll: bool,
+            count in 1..=3_usize,
+        ) {
+            let figures = [(2, 2), (10, 20), (133, 600)];
+            let table = table(&figures[..count], with_poll);
+            let mut governor = AnyGovernor::by_name(name).unwrap();
+            let mut now = 0;
+            for (timer, length, limit, off, how) in sleeps {
+                let disabled = table
+                    .iter()
+                    .fold(StateSet::NONE, |set, (id, _)| set.with(id, off >> id.index() & 1 == 1));
+                let context = IdleContext {
+                    table: &table,
+                    sleep_length: timer.map(Nanos::new),
+                    latency_limit: [None, Some(0), Some(1_000), Some(5_000), Some(50_000), Some(1 << 63)]
+                        [usize::from(limit)].map(Nanos::new),
+                    disabled,
+                    now: Nanos::new(now),
+                };
+                let selection = governor.select(&context);
+                prop_assert!(selection.state.index() < table.count());
+                if table.iter().any(|(id, _)| context.admits(id)) {
+                    prop_assert!(context.admits(selection.state), "{name}: {selection:?} {context:?}");
+                }
+                prop_assert!(selection.limit.is_none_or(|limit| limit > Nanos::ZERO));
+                let slept = |wake| IdleOutcome::Slept {
+                    requested: selection.state,
+                    entered: selection.state,
+                    residency: Nanos::new(length),
+                    irq: Nanos::ZERO,
+                    wake,
+                };
+                let requested = selection.state;
+                governor.reflect(&table, &match how {
+                    0 => IdleOutcome::Aborted,
+                    1 => IdleOutcome::Rejected { requested },
+                    2 => slept(WakeReason::Timer),
+                    3 => slept(WakeReason::Limit),
+                    4 => slept(WakeReason::Spurious),
+                    5 => slept(WakeReason::Interrupt),
+                    _ => slept(WakeReason::Store),
+                });
+                now += length;
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Plans: one state until the wake, or a shallow one first and a deeper one if nothing has come by then.
+
+use super::arrivals::{BINS, EDGES, ONE, Survival};
+use super::costs::{Costs, FULL, RECHECK};
+
+/// Deadlines that are farther away than this, in ns, are all alike: 20 s.
+const FAR: u64 = 20_000_000_000;
+
+/// A limit must be worth setting a timer for, in ns.
+const SHORTEST: u64 = 4_000;
+
+/// What to do until the next wake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub state: usize,
+    /// After so long, in ns, change over to `then`.
+    pub limit: Option<u64>,
+    pub then: usize,
+}
+
+impl Plan {
+    /// The shallowest state.
+    pub const NONE: Self = Self {
+        state: 0,
+        limit: None,
+        then: 0,
+    };
+
+    /// The plan with the least expected cost for a sleep that has lasted until `survival.from`, with a deadline in
+    /// `to_timer`.
+    pub fn cheapest(costs: &Costs, survival: &Survival, to_timer: u64) -> Self {
+        let from = survival.from;
+        let end = from.saturating_add(to_timer.min(FAR));
+
+        // The expected time slept from `from` to each edge, and in all.
+        let mut slept = [0_u64; BINS + 1];
+        let mut expected = 0;
+        let mut at = from;
+        let mut usable = survival.first;
+        for bin in survival.first..BINS {
+            let edge = EDGES[bin + 1];
+            let (now, next) = (
+                u64::from(survival.at_edge[bin]),
+                u64::from(survival.at_edge[bin + 1]),
+            );
+            let upto = edge.min(end);
+            expected += (upto - at.min(upto)) * (now + next) / (2 * ONE);
+            at = upto;
+            if edge >= end {
+                break;
+            }
+            slept[bin + 1] = expected;
+            usable = bin + 1;
+        }
+        if at < end {
+            expected += (end - at) * u64::from(survival.at_edge[BINS]) / ONE;
+        }
+
+        let mut best = Self::NONE;
+        let mut least = u64::MAX;
+        for (state, cost) in costs.admitted() {
+            let total = cost.transition + cost.latency + cost.power * expected / FULL;
+            // Deeper at the same cost: cheaper, should it take longer than expected.
+            if total <= least {
+                least = total;
+                best = Self {
+                    state,
+                    limit: None,
+                    then: state,
+                };
+            }
+        }
+
+        for edge in survival.first + 1..=usable {
+            let left = u64::from(survival.at_edge[edge]);
+            let gone = ONE - left;
+            if gone == 0 || EDGES[edge] < from + SHORTEST {
+                continue;
+            }
+            let rest = expected - slept[edge].min(expected);
+            let mut cheapest_rest: Option<(u64, usize)> = None;
+            for (state, cost) in costs.admitted() {
+                let total =
+                    (cost.transition + cost.latency) * left / ONE + cost.power * rest / FULL;
+                if cheapest_rest.is_none_or(|(least, _)| total <= least) {
+                    cheapest_rest = Some((total, state));
+                }
+            }
+            let Some((rest, then)) = cheapest_rest else {
+                continue;
+            };
+            let recheck = RECHECK * left / ONE + rest;
+            for (state, cost) in costs.admitted().take_while(|(state, _)| *state < then) {
+                let total = cost.transition
+                    + cost.latency * gone / ONE
+                    + cost.power * slept[edge] / FULL
+                    + recheck;
+                if total < least {
+                    least = total;
+                    best = Self {
+                        state,
+                        limit: Some(EDGES[edge] - from),
+                        then,
+                    };
+                }
+            }
+        }
+        best
+    }
+
+    /// What the plan would have cost for a sleep that lasted `slept`.
+    pub fn cost(&self, costs: &Costs, slept: u64) -> u64 {
+        let stay = |state: usize, time: u64| {
+            let cost = costs.get(state);
+            cost.transition + cost.power * time / FULL
+        };
+        match self.limit {
+            Some(limit) if limit < slept => {
+                stay(self.state, limit)
+                    + RECHECK
+                    + stay(self.then, slept - limit)
+                    + costs.get(self.then).latency
+            }
+            _ => stay(self.state, slept) + costs.get(self.state).latency,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The machines that governors are judged on.
+//!
+//! Latencies and residencies are those of published tables (Skylake server, Skylake client, a typical ACPI `_CST`);
+//! powers are assumptions, in the range that measurements of such cores report.
+
+use crate::cost::{Machine, State};
+
+const fn state(name: &'static str, exit_latency: u64, target_residency: u64, power: f64) -> State {
+    State {
+        name,
+        exit_latency,
+        target_residency,
+        power,
+    }
+}
+
+/// A server core: Skylake-X.
+pub const SKX: Machine = Machine {
+    name: "skx",
+    states: &[
+        state("C1", 2, 2, 0.42),
+        state("C1E", 10, 20, 0.28),
+        state("C6", 133, 600, 0.05),
+    ],
+};
+
+/// A client core with many states: Skylake.
+pub const SKL: Machine = Machine {
+    name: "skl",
+    states: &[
+        state("C1", 2, 2, 0.40),
+        state("C1E", 10, 20, 0.30),
+        state("C3", 70, 100, 0.16),
+        state("C6", 85, 200, 0.08),
+        state("C7s", 124, 800, 0.06),
+        state("C8", 200, 800, 0.05),
+        state("C9", 480, 5000, 0.03),
+        state("C10", 890, 5000, 0.01),
+    ],
+};
+
+/// Three states as firmware lists them.
+pub const ACPI: Machine = Machine {
+    name: "acpi",
+    states: &[
+        state("C1", 1, 2, 0.45),
+        state("C2", 18, 36, 0.25),
+        state("C3", 350, 700, 0.06),
+    ],
+};
+
+/// All of them.
+pub const ALL: [Machine; 3] = [SKX, SKL, ACPI];
