@@ -42,11 +42,6 @@ impl Vendor {
             _ => Vendor::Other,
         }
     }
-
-    /// Does C1 by HLT risk a deep state? On AMD's design, HLT may go as deep as CC6.
-    pub const fn halt_may_be_deep(self) -> bool {
-        matches!(self, Vendor::Amd | Vendor::Hygon)
-    }
 }
 
 impl fmt::Display for Vendor {
@@ -108,6 +103,15 @@ impl Identity {
         MODELS
             .iter()
             .find(|model| model.family == self.family && model.model == self.model)
+    }
+
+    /// May HLT go deeper than C1? On Zen and later it may go as deep as CC6.
+    pub const fn halt_may_be_deep(&self) -> bool {
+        match self.vendor {
+            Vendor::Amd => self.family >= 0x17,
+            Vendor::Hygon => true,
+            _ => false,
+        }
     }
 
     /// An AMD or Hygon CPU on which C1 is MWAIT and HLT is the way to CC6: Zen and everything since.

@@ -225,6 +225,11 @@ fn matters(query: &Query<'_>, errata: Errata) -> Errata {
     if query.cpu.hypervisor {
         matter -= Errata::CC6_HANGS_LATE;
     }
+    // Where the firmware has not armed C1E, nothing stops.
+    let armed = |value: u64| value & msr::AMD_C1E != 0;
+    if !query.msrs.interrupt_pending.is_none_or(armed) {
+        matter -= Errata::AMD_C1E_TIMER;
+    }
     if !query.cpu.clflush {
         matter -= Errata::CLFLUSH_MONITOR;
     }

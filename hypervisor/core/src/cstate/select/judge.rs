@@ -286,7 +286,7 @@ fn settle_flags(query: &Query<'_>, errata: Errata, one: &mut Candidate) {
     if promoted && one.state.name == "C1" && has_no_promotion_quirk(query) {
         one.notes.push(StateNote::Promoted);
     }
-    let deep = query.cpu.identity.vendor.halt_may_be_deep();
+    let deep = query.cpu.identity.halt_may_be_deep();
     if one.state.method == EntryMethod::Halt && one.class <= 1 && deep {
         one.notes.push(StateNote::HaltMayBeDeep);
     }

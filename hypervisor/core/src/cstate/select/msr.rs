@@ -129,7 +129,7 @@ const DEMOTE_C1_C3: u64 = 1 << 26 | 1 << 25;
 const DEMOTE_C6: u64 = 1 << 25;
 const C1E_PROMOTION: u64 = 1 << 1;
 /// C1E on halt, and by SMI. Source: AMD BKDG for families 0Fh to 11h.
-const AMD_C1E: u64 = 0x1800_0000;
+pub(super) const AMD_C1E: u64 = 0x1800_0000;
 /// CCR0 to CCR2, CC6 enabled.
 const AMD_CC6: u64 = 1 << 6 | 1 << 14 | 1 << 22;
 

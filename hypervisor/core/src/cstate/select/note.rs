@@ -135,7 +135,7 @@ impl fmt::Display for Note {
             Note::CstFault(entry, why) => write!(f, "_CST entry {entry} is skipped: {why}"),
             Note::PBlk => f.write_str("the states come from the FADT and P_BLK"),
             Note::Zen => f.write_str("the states are Zen's own: C1 by MWAIT, C2 by HLT"),
-            Note::OnlyC1 => f.write_str("neither a table nor a usable _CST: C1 only"),
+            Note::OnlyC1 => f.write_str("no table that can be used, and no usable _CST: C1 only"),
             Note::Errata(errata) => write!(f, "errata: {errata}"),
             Note::TscUnstable => {
                 f.write_str("the TSC stops in a state that is used: it is no clock by itself")

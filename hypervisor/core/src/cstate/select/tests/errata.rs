@@ -142,7 +142,7 @@ fn amds_c1e_is_disarmed_or_limits_to_c1() {
     query.msrs.interrupt_pending = Some(0x1800_0000);
     let selected = select(&query);
     assert_eq!(used(&selected), ["C1", "C1"]);
-    let [write] = selected.msr_writes.as_slice() else {
+    let [write] = selected.msr_writes[..] else {
         panic!("{:?}", selected.msr_writes);
     };
     assert_eq!(
