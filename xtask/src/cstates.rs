@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use lull_core::cstate::MwaitHint;
 use lull_core::cstate::acpi::{AcpiType, Cst, CstEntry, CstMethod};
+use lull_core::cstate::limits::PackageControl;
 use lull_core::cstate::models::{Identity, Vendor};
 use lull_core::cstate::select::{
     self, CpuFacts, MsrValues, MwaitLeaf, MwaitTest, MwaitVerdict, Query, Registers, Topology,
@@ -280,8 +281,7 @@ fn finish(args: &CStatesArgs, question: &mut Question) {
             (_, Some((_, value)), _) => *value,
             (0xE2, None, Some(limit)) => limit,
             (0xE2, None, None) => {
-                // "No limit" is 8 where there is a PC10, else 7.
-                let limit = if cpu.mwait.reports_pc10() { 8 } else { 7 };
+                let limit = no_limit(&cpu.identity);
                 question
                     .assumed
                     .push(format!("MSR 0xe2 is {limit} (no package limit)"));
@@ -298,6 +298,15 @@ fn finish(args: &CStatesArgs, question: &mut Question) {
     if args.cst.is_none() {
         question.assumed.push("there is no _CST".to_owned());
     }
+}
+
+/// The code of "no package limit" on this model; that of the deepest state where there is none such.
+fn no_limit(identity: &Identity) -> u64 {
+    let codes = PackageControl::of(identity).map_or(&[][..], |control| control.codes);
+    let unlimited = codes.iter().find(|(_, name)| *name == "unlimited");
+    unlimited
+        .or(codes.last())
+        .map_or(8, |(code, _)| u64::from(*code))
 }
 
 /// Leaf 5 EDX with one sub-state of each class that the CPU's states need.

@@ -12,6 +12,7 @@ use core::fmt;
 pub mod acpi;
 pub mod errata;
 mod hint;
+pub mod limits;
 pub mod models;
 pub mod select;
 mod table;

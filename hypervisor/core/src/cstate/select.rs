@@ -9,6 +9,7 @@
 //! `fixups` and `edits` change a copy of their figures, `judge` decides about each, `msr` plans the writes.
 
 use super::errata::Errata;
+use super::limits::PackageControl;
 use super::{CState, CStateTable, EntryMethod, MAX_STATES, StateId};
 use crate::idle::MonitorTrust;
 use crate::options::{IdleMethod, StatesOff};
@@ -178,6 +179,7 @@ pub fn select(query: &Query<'_>) -> Selected {
         }
     }
 
+    package(query, &mut notes);
     let matter = matters(query, errata);
     if !matter.is_empty() {
         notes.push(Note::Errata(matter));
@@ -210,6 +212,23 @@ pub fn select(query: &Query<'_>) -> Selected {
         notes,
         msr_writes,
         errata,
+    }
+}
+
+/// What MSR 0xE2 says about the package.
+fn package(query: &Query<'_>, notes: &mut Vec<Note>) {
+    let (Some(control), Some(value)) = (
+        PackageControl::of(&query.cpu.identity),
+        query.msrs.package_control,
+    ) else {
+        return;
+    };
+    if let Some(name) = control.limit(value).filter(|name| *name != "unlimited") {
+        let code = (value & 0xF) as u8;
+        notes.push(Note::PackageLimit { code, name });
+    }
+    if control.converts(value) {
+        notes.push(Note::AutoConversion);
     }
 }
 

@@ -69,6 +69,15 @@ pub enum Note {
     TscUnstable,
     /// The HPET stops in the deepest states.
     HpetStops,
+    /// The deepest package state that the firmware allows.
+    PackageLimit {
+        /// MSR 0xE2 bits 3:0.
+        code: u8,
+        /// What the code means on this model.
+        name: &'static str,
+    },
+    /// The hardware turns requests for shallow states into deeper ones (MSR 0xE2 bit 16).
+    AutoConversion,
     /// MSR 0xE2 cannot be read: the table's worst-case figures stay.
     PackageLimitUnknown,
     /// MSR 0x1FC cannot be read: whether C1 is C1E is not known.
@@ -141,6 +150,12 @@ impl fmt::Display for Note {
                 f.write_str("the TSC stops in a state that is used: it is no clock by itself")
             }
             Note::HpetStops => f.write_str("the HPET stops in the deepest states"),
+            Note::PackageLimit { code, name } => {
+                write!(f, "the package goes no deeper than {name} (MSR 0xe2 has code {code})")
+            }
+            Note::AutoConversion => f.write_str(
+                "the hardware may turn requests for shallow states into deeper ones (MSR 0xe2 bit 16)",
+            ),
             Note::PackageLimitUnknown => {
                 f.write_str("MSR 0xe2 is not known: the worst-case figures stay")
             }

@@ -278,3 +278,26 @@ fn an_offline_cpu_is_parked_in_the_deepest_state_of_the_table() {
     let c1_only = ask_with(0x55, "max_cstate=1,0", |_| {});
     assert_eq!(c1_only.park().to_string(), "MWAIT 0x00");
 }
+
+#[test]
+fn the_package_limit_is_said_in_the_models_words() {
+    let said = |model, value| {
+        let selected = ask(model, |query| query.msrs.package_control = Some(value));
+        let notes = selected.notes.iter().map(ToString::to_string);
+        notes
+            .filter(|line| line.contains("0xe2"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        said(0x55, 0x1_8402),
+        [
+            "the package goes no deeper than PC6N (MSR 0xe2 has code 2)",
+            "the hardware may turn requests for shallow states into deeper ones (MSR 0xe2 bit 16)"
+        ]
+    );
+    assert_eq!(
+        said(0x9A, 2),
+        ["the package goes no deeper than PC3 (MSR 0xe2 has code 2)"]
+    );
+    assert_eq!(said(0x9A, 8), [""; 0]);
+}
