@@ -87,7 +87,7 @@ pub struct Options {
     pub log_level: LogLevel,
     /// `idle=`: which sleeps are used.
     pub idle: IdleMethod,
-    /// `governor=`: who chooses the C-state. `None`: the default one. The name is not checked here.
+    /// `governor=`: who chooses the C-state. `None`: the default one.
     pub governor: Option<String>,
     /// The options about C-states.
     pub cstates: CStateOptions,

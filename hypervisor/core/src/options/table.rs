@@ -1,6 +1,7 @@
 //! The table of all options: name, form, meaning, and what each does.
 
 use super::{AccountFault, Crash, EarlyIrq, IdleMethod, LogLevel, Options, Seconds, number};
+use crate::governor::AnyGovernor;
 use crate::units::{CpuId, MAX_CPUS, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -102,6 +103,10 @@ pub const OPTIONS: [OptionSpec; 25] = [
         |options, value| {
             if value.is_empty() {
                 return Err("no name".to_string());
+            }
+            if !AnyGovernor::NAMES.contains(&value) {
+                let names = AnyGovernor::NAMES.join(", ");
+                return Err(format!("no such governor: there are {names}"));
             }
             options.governor = Some(value.to_string());
             Ok(())

@@ -207,6 +207,23 @@ fn a_bad_option_about_cstates_is_named_and_changes_nothing() {
 }
 
 #[test]
+fn a_governor_must_be_one_that_there_is() {
+    use crate::governor::AnyGovernor;
+    for name in AnyGovernor::NAMES {
+        let options = clean(&format!("governor={name}"));
+        assert_eq!(options.governor.as_deref(), Some(name));
+    }
+    let (options, problems) = Options::parse("governor=best");
+    assert_eq!(options.governor, None);
+    assert!(
+        problems[0]
+            .why
+            .starts_with("no such governor: there are lull")
+    );
+    assert_eq!(Options::parse("governor=").1[0].why, "no name");
+}
+
+#[test]
 fn the_good_edits_of_a_table_stand_beside_a_bad_one() {
     let (options, problems) = Options::parse("mwait-idle.table=C1:0:0,C1E:20:40,C6:x:");
     assert_eq!(options.cstates.edits.len(), 1);
