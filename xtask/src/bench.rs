@@ -13,6 +13,8 @@ use crate::{
     workspace,
 };
 
+mod governors;
+
 /// Options of `bench`.
 #[derive(Args)]
 pub struct BenchArgs {
@@ -28,6 +30,8 @@ enum Bench {
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         runs: u32,
     },
+    /// Energy and wake latency of the governors on recorded and synthetic idle traces, against an oracle
+    Governors(governors::GovernorsArgs),
 }
 
 /// `cargo xtask bench`.
@@ -35,8 +39,9 @@ enum Bench {
 /// # Errors
 /// If something is missing, or a run does not end well.
 pub fn command(args: &BenchArgs) -> Result<()> {
-    match args.bench {
-        Bench::Boot { runs } => boot(runs),
+    match &args.bench {
+        Bench::Boot { runs } => boot(*runs),
+        Bench::Governors(args) => governors::command(args),
     }
 }
 

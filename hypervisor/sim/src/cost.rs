@@ -126,7 +126,8 @@ mod tests {
     fn a_price_on_latency_moves_the_best_choice_up() {
         let model = CostModel::new(&SKX);
         assert_eq!(model.least(700_000, 0.0).1, 3);
-        assert_eq!(model.least(700_000, 2.0).1, 1);
+        assert_eq!(model.least(700_000, 2.0).1, 2);
+        assert_eq!(model.least(30_000, 2.0).1, 1);
         assert_eq!(model.least(100_000_000, 2.0).1, 3);
     }
 }

@@ -113,3 +113,6 @@ impl Governor for Lull {
         self.views.learn(self.slept, ended);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,3 +118,14 @@ pub(super) struct Survival {
     /// At the lower edge of each bin, in units of [`ONE`].
     pub at_edge: [u32; BINS + 1],
 }
+
+impl Survival {
+    /// The time that hardly any sleep has outlasted lately; `None` if there is no such time.
+    pub fn horizon(&self) -> Option<u64> {
+        let edges = self.at_edge.iter().zip(EDGES).skip(self.first + 1);
+        edges
+            .filter(|(left, _)| u64::from(**left) <= ONE / 64)
+            .map(|(_, edge)| edge)
+            .next()
+    }
+}

@@ -9,6 +9,9 @@ const FAR: u64 = 20_000_000_000;
 /// A limit must be worth setting a timer for, in ns.
 const SHORTEST: u64 = 4_000;
 
+/// How much longer than nearly all known sleeps one must last to be taken for one of another kind.
+const WAY_OUT: u64 = 4;
+
 /// What to do until the next wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
@@ -105,7 +108,30 @@ impl Plan {
                 }
             }
         }
-        best
+        best.with_way_out(costs, survival, end)
+    }
+
+    /// Limits a stay that would be too shallow for a sleep of a kind not seen lately.
+    ///
+    /// A long sleep would otherwise be spent in a shallow state to its end, however long that is. The limit is far behind
+    /// all known wakes, so that it is hardly ever reached.
+    fn with_way_out(self, costs: &Costs, survival: &Survival, end: u64) -> Self {
+        let Some(horizon) = survival.horizon().filter(|_| self.limit.is_none()) else {
+            return self;
+        };
+        let limit_at = horizon.saturating_mul(WAY_OUT);
+        let rest = end.saturating_sub(limit_at);
+        let then = costs
+            .admitted()
+            .min_by_key(|(_, cost)| cost.transition + cost.latency + cost.power * rest / FULL);
+        match then {
+            Some((then, _)) if then > self.state => Self {
+                limit: Some(limit_at - survival.from),
+                then,
+                ..self
+            },
+            _ => self,
+        }
     }
 
     /// What the plan would have cost for a sleep that lasted `slept`.

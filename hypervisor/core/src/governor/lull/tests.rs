@@ -1,0 +1,156 @@
+//! What Lull's governor learns, and what it makes of that.
+
+use super::arrivals::{Arrivals, BINS, EDGES, ONE, bin_of};
+use super::plan::Plan;
+use super::*;
+use crate::cstate::{CState, CStateFlags, EntryMethod, StateId};
+use crate::governor::StateSet;
+use crate::units::Micros;
+
+fn table() -> CStateTable {
+    let state = |latency, residency| CState {
+        name: "C",
+        method: EntryMethod::Halt,
+        flags: CStateFlags::empty(),
+        exit_latency: Micros::new(latency),
+        target_residency: Micros::new(residency),
+    };
+    CStateTable::new(&[CState::POLL, state(2, 2), state(10, 20), state(133, 600)]).unwrap()
+}
+
+fn context(table: &CStateTable, timer_us: Option<u64>) -> IdleContext<'_> {
+    IdleContext {
+        table,
+        sleep_length: timer_us.map(|us| Nanos::new(us * 1000)),
+        latency_limit: None,
+        disabled: StateSet::NONE,
+        now: Nanos::ZERO,
+    }
+}
+
+fn slept(entered: StateId, us: u64, wake: WakeReason) -> IdleOutcome {
+    IdleOutcome::Slept {
+        requested: entered,
+        entered,
+        residency: Nanos::new(us * 1000),
+        irq: Nanos::ZERO,
+        wake,
+    }
+}
+
+/// A governor after so many idle periods that lasted `us`, each until its wake.
+fn taught(table: &CStateTable, timer_us: Option<u64>, us: u64, wake: WakeReason) -> Lull {
+    let mut lull = Lull::default();
+    for _ in 0..200 {
+        let mut left = us;
+        loop {
+            let selection = lull.select(&context(table, timer_us));
+            let limit = selection.limit.map_or(u64::MAX, |limit| limit.get() / 1000);
+            let exit = table.state(selection.state).exit_latency.get();
+            if limit >= left {
+                lull.reflect(table, &slept(selection.state, left + exit, wake));
+                break;
+            }
+            lull.reflect(
+                table,
+                &slept(selection.state, limit + exit, WakeReason::Limit),
+            );
+            left -= limit;
+        }
+    }
+    lull
+}
+
+#[test]
+fn a_timer_says_nothing_against_long_sleeps_and_a_store_does() {
+    let table = table();
+    let far = context(&table, Some(50_000));
+
+    let mut lull = taught(&table, Some(300), 300, WakeReason::Timer);
+    let selection = lull.select(&far);
+    assert_eq!(selection.state.index(), 3, "{selection:?}");
+    assert_eq!(selection.limit, None);
+
+    let mut lull = taught(&table, Some(50_000), 300, WakeReason::Store);
+    let selection = lull.select(&far);
+    assert_eq!(selection.state.index(), 2, "{selection:?}");
+    // Nothing came by then, so it is another kind of sleep.
+    let limit = selection.limit.unwrap().get();
+    assert!((300_000..2_000_000).contains(&limit), "{limit}");
+    lull.reflect(
+        &table,
+        &slept(selection.state, limit / 1000 + 10, WakeReason::Limit),
+    );
+    assert_eq!(lull.select(&far).state.index(), 3);
+}
+
+#[test]
+fn a_deadline_is_a_fact() {
+    let table = table();
+    let mut lull = taught(&table, Some(5_000), 5_000, WakeReason::Timer);
+    for (timer_us, state) in [(5_000, 3), (200, 2), (10, 1)] {
+        let selection = lull.select(&context(&table, Some(timer_us)));
+        assert_eq!(selection.state.index(), state, "{timer_us}");
+        lull.reflect(&table, &slept(selection.state, timer_us, WakeReason::Timer));
+    }
+}
+
+#[test]
+fn aborted_and_refused_entries_teach_nothing() {
+    let table = table();
+    let far = context(&table, Some(50_000));
+    let mut lull = taught(&table, Some(50_000), 20_000, WakeReason::Store);
+    let before = lull.select(&far);
+    assert_eq!(before.state.index(), 3);
+    for _ in 0..1000 {
+        lull.reflect(&table, &IdleOutcome::Aborted);
+        let requested = lull.select(&far).state;
+        lull.reflect(&table, &IdleOutcome::Rejected { requested });
+    }
+    assert_eq!(lull.select(&far), before);
+}
+
+#[test]
+fn survival_takes_timers_for_what_they_are() {
+    let mut arrivals = Arrivals::NONE;
+    for _ in 0..50 {
+        arrivals.add(bin_of(100_000), Ended::Timer, 4);
+    }
+    assert_eq!(arrivals.survival(0).at_edge[BINS], ONE as u32);
+    for _ in 0..50 {
+        arrivals.add(bin_of(3_000), Ended::Event, 4);
+        arrivals.add(bin_of(100_000), Ended::Timer, 4);
+    }
+    let survival = arrivals.survival(0);
+    assert_eq!(survival.at_edge[bin_of(3_000)], ONE as u32);
+    let half = survival.at_edge[bin_of(3_000) + 1];
+    assert!((28_000..38_000).contains(&half), "{half}");
+    // Once past it, nothing is left that could come.
+    assert_eq!(arrivals.survival(10_000).at_edge[BINS], ONE as u32);
+}
+
+#[test]
+fn bins_cover_all_times_in_order() {
+    assert!(EDGES.is_sorted());
+    for bin in 0..BINS {
+        assert_eq!(bin_of(EDGES[bin]), bin);
+        assert_eq!(bin_of(EDGES[bin + 1] - 1), bin);
+    }
+    assert_eq!(bin_of(u64::MAX), BINS - 1);
+}
+
+#[test]
+fn neighbours_cost_the_same_at_the_target_residency() {
+    let table = table();
+    let costs = Costs::new(&context(&table, None), LatencyPrice(0));
+    for (index, residency) in [(1, 2_000), (2, 20_000), (3, 600_000)] {
+        let at = |state: usize| {
+            let plan = Plan {
+                state,
+                ..Plan::NONE
+            };
+            plan.cost(&costs, residency)
+        };
+        assert!(at(index).abs_diff(at(index - 1)) <= 3, "{index}");
+    }
+}
