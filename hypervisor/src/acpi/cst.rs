@@ -14,7 +14,7 @@ use lull_core::cstate::select::{CpuFacts, MwaitVerdict};
 use lull_core::options::{IdleMethod, Options};
 
 use super::aml::capabilities::Capabilities;
-use super::aml::{AmlTable, Evaluated, Finding, Findings, Job, Path, Stage, Told, evaluate, stage_name};
+use super::aml::{AmlTable, Evaluated, Finding, Findings, Job, Path, Stage, Told, stage_name};
 use super::tables::{u32_at, u64_at};
 use super::{FirmwareInfo, Problem};
 use crate::cage::Escape;
@@ -132,7 +132,8 @@ pub struct FirmwareStates {
 /// failed. `force-mwait` lets CPUID alone decide.
 pub fn offers_mwait(facts: &CpuFacts, options: &Options) -> bool {
     let reported = facts.monitor && facts.mwait.extensions && facts.mwait.interrupt_break;
-    let wanted = options.cstates.cpuidle && matches!(options.idle, IdleMethod::Auto | IdleMethod::Mwait);
+    let wanted =
+        options.cstates.cpuidle && matches!(options.idle, IdleMethod::Auto | IdleMethod::Mwait);
     let works = [facts.test.open, facts.test.masked]
         .iter()
         .any(|verdict| matches!(verdict, MwaitVerdict::Works | MwaitVerdict::Untested));
@@ -185,11 +186,11 @@ fn evaluate_all(
         ));
         match findings.stage {
             Stage::Table(number) => without.push(number),
-            Stage::Processor(path, _) => findings.processors.push(Finding {
+            Stage::Processor(path, processor, _) => findings.processors.push(Finding {
                 path,
-                processor: u32::MAX,
+                processor,
                 told: Told::default(),
-                cst: Evaluated::Failed(cut(&escape)),
+                cst: Evaluated::Stopped(cut(&escape)),
             }),
             Stage::Search => break,
         }
@@ -237,8 +238,8 @@ fn sum_up(processors: Vec<Finding>, states: &mut FirmwareStates) {
                 }
             }
             Evaluated::Refused(fault) => problem(&format_args!("{fault}: not used")),
-            // What had to be stopped has been named.
-            Evaluated::Failed(_) if finding.processor == u32::MAX => {}
+            // It has been named already.
+            Evaluated::Stopped(_) => {}
             Evaluated::Failed(why) => problem(why),
         }
     }
@@ -249,7 +250,10 @@ fn sum_up(processors: Vec<Finding>, states: &mut FirmwareStates) {
         }),
         _ => None,
     });
-    states.state = match (&states.cst, processors.is_empty() && states.problems.is_empty()) {
+    states.state = match (
+        &states.cst,
+        processors.is_empty() && states.problems.is_empty(),
+    ) {
         (Some(_), _) => State::Found,
         (None, true) => State::None,
         (None, false) => State::Failed,
@@ -281,7 +285,7 @@ impl FirmwareStates {
             let list = match &finding.cst {
                 Evaluated::List(entries, faults) => Ok((entries.as_slice(), faults.as_slice())),
                 Evaluated::Refused(fault) => Err(fault.to_string()),
-                Evaluated::Failed(why) => Err(why.to_string()),
+                Evaluated::Failed(why) | Evaluated::Stopped(why) => Err(why.to_string()),
             };
             match groups
                 .iter_mut()
@@ -359,7 +363,10 @@ impl fmt::Display for Shown<'_> {
 
 #[cfg(target_os = "none")]
 mod bare {
-    #![expect(unsafe_code, reason = "work that is thrown out must leave nothing behind")]
+    #![expect(
+        unsafe_code,
+        reason = "work that is thrown out must leave nothing behind"
+    )]
     use alloc::boxed::Box;
     use alloc::vec::Vec;
 
@@ -367,9 +374,9 @@ mod bare {
     use lull_core::units::Micros;
 
     use super::{
-        Capabilities, FirmwareInfo, FirmwareStates, Problem, State, evaluate, evaluate_all,
-        worthwhile,
+        Capabilities, FirmwareInfo, FirmwareStates, Problem, State, evaluate_all, worthwhile,
     };
+    use crate::acpi::aml::evaluate;
     use crate::acpi::aml::handler::{Guarded, ThisMachine};
     use crate::acpi::aml::rules::{Refusals, Rules};
     use crate::boot::{BootInfo, MemoryKind};

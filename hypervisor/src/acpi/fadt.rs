@@ -1,10 +1,10 @@
 //! FADT: PM timer, reset, power-off (ACPI specification 6.5, 5.2.9).
+use super::aml::AmlTable;
 use super::copies::Copies;
+use super::cst::FadtStates;
 use super::physmem::PhysMem;
 use super::power::{AcpiEnable, PowerOff, Register, ResetRegister};
 use super::tables::{self, Survey};
-use super::aml::AmlTable;
-use super::cst::FadtStates;
 use super::{FirmwareInfo, PmTimer, Problem, s5};
 use acpi::AcpiTables;
 use acpi::address::{AddressSpace, GenericAddress};

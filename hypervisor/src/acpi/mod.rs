@@ -249,10 +249,11 @@ fn read_tables(mem: &impl PhysMem, survey: &Survey, info: &mut FirmwareInfo) {
     fadt::read(mem, survey, &crate_tables, info);
     for signature in [b"SSDT", b"PSDT"] {
         let found = survey.tables.iter().filter(|t| t.signature == *signature);
-        info.aml.extend(found.zip(1..).map(|(table, number)| aml::AmlTable {
-            name: format!("{} {number}", tables::name(*signature)),
-            bytes: table.bytes.clone(),
-        }));
+        info.aml
+            .extend(found.zip(1..).map(|(table, number)| aml::AmlTable {
+                name: format!("{} {number}", tables::name(*signature)),
+                bytes: table.bytes.clone(),
+            }));
     }
 }
 

@@ -179,8 +179,7 @@ pub fn catch(frame: &mut TrapFrame) -> bool {
     // An exception on a stack without room is a double fault, taken on a stack of its own; CR2 tells what it was. What
     // the CPU saved of the work does not matter: it is not returned to.
     let guard = GUARD_PAGE.load(Ordering::Relaxed);
-    let overflow =
-        frame.vector == DOUBLE_FAULT && (guard..guard + GUARD).contains(&regs::cr2());
+    let overflow = frame.vector == DOUBLE_FAULT && (guard..guard + GUARD).contains(&regs::cr2());
     let reason = if overflow {
         Reason::StackOverflow
     } else {

@@ -7,6 +7,8 @@ DefinitionBlock ("", "SSDT", 2, "LULL", "OSCREF", 1)
     Scope (\_SB.CPUS.C000)
     {
         Name (TOLD, 0)
+        Name (REVI, 0)
+        Name (SIZE, 0)
         Method (_OSC, 4)
         {
             CreateDWordField (Arg3, 0, STAT)
@@ -15,13 +17,12 @@ DefinitionBlock ("", "SSDT", 2, "LULL", "OSCREF", 1)
         }
         Method (_PDC, 1)
         {
-            CreateDWordField (Arg0, 0, REVS)
-            CreateDWordField (Arg0, 4, SIZE)
-            CreateDWordField (Arg0, 8, CAPS)
-            If (REVS == 1)
-            {
-                If (SIZE == 1) { TOLD = CAPS }
-            }
+            CreateDWordField (Arg0, 0, DW00)
+            CreateDWordField (Arg0, 4, DW04)
+            CreateDWordField (Arg0, 8, DW08)
+            REVI = DW00
+            SIZE = DW04
+            If ((REVI == 1) && (SIZE == 1)) { TOLD = DW08 }
         }
         // Told exactly what is expected with MWAIT, exactly what is expected without, something else.
         Name (RICH, Package ()

@@ -1,6 +1,6 @@
 //! A few words of AML, for tests. ACPI specification 6.5, 20.2.
 
-fn sized(op: &[u8], body: &[u8]) -> Vec<u8> {
+pub(super) fn sized(op: &[u8], body: &[u8]) -> Vec<u8> {
     let two = body.len() + 2;
     assert!(two < 1 << 12);
     let length = if body.len() + 1 < 64 {
@@ -25,7 +25,10 @@ pub(super) fn buffer(bytes: &[u8]) -> Vec<u8> {
 }
 
 pub(super) fn package(elements: &[Vec<u8>]) -> Vec<u8> {
-    sized(&[0x12], &[&[elements.len() as u8][..], &elements.concat()].concat())
+    sized(
+        &[0x12],
+        &[&[elements.len() as u8][..], &elements.concat()].concat(),
+    )
 }
 
 pub(super) fn name(name: &[u8; 4], value: &[u8]) -> Vec<u8> {
@@ -75,7 +78,12 @@ pub(super) fn state(register: [u8; 4], address: u64, kind: u32, latency: u32) ->
         &[0x79, 0],
     ]
     .concat();
-    package(&[buffer(&bytes), integer(kind), integer(latency), integer(500)])
+    package(&[
+        buffer(&bytes),
+        integer(kind),
+        integer(latency),
+        integer(500),
+    ])
 }
 
 pub(super) fn mwait(hint: u64, kind: u32, latency: u32) -> Vec<u8> {

@@ -126,8 +126,14 @@ mod tests {
         assert_eq!(answer.granted, Some(0x1A));
         for (bytes, says) in [
             (&[2, 0, 0, 0][..], "it failed (status 0x2)"),
-            (&[4, 0, 0, 0, 0][..], "it does not know the UUID (status 0x4)"),
-            (&[8, 0, 0, 0][..], "it does not know the revision (status 0x8)"),
+            (
+                &[4, 0, 0, 0, 0][..],
+                "it does not know the UUID (status 0x4)",
+            ),
+            (
+                &[8, 0, 0, 0][..],
+                "it does not know the revision (status 0x8)",
+            ),
             (&[0, 0, 0][..], "its answer is shorter than a dword"),
         ] {
             let answer = Answer::from_bytes(bytes);

@@ -237,12 +237,16 @@ mod bare {
                     // reads only where aligned: registers want their own width.
                     unsafe {
                         match size {
-                            2 if address.is_multiple_of(2) => at.cast::<u16>().read_volatile().into(),
-                            4 if address.is_multiple_of(4) => at.cast::<u32>().read_volatile().into(),
+                            2 if address.is_multiple_of(2) => {
+                                at.cast::<u16>().read_volatile().into()
+                            }
+                            4 if address.is_multiple_of(4) => {
+                                at.cast::<u32>().read_volatile().into()
+                            }
                             8 if address.is_multiple_of(8) => at.cast::<u64>().read_volatile(),
-                            _ => (0..size as usize)
-                                .rev()
-                                .fold(0, |value, byte| value << 8 | u64::from(at.add(byte).read_volatile())),
+                            _ => (0..size as usize).rev().fold(0, |value, byte| {
+                                value << 8 | u64::from(at.add(byte).read_volatile())
+                            }),
                         }
                     }
                 })
@@ -255,8 +259,7 @@ mod bare {
                 // Firmware's own data is mapped for reading: it is opened for this one write.
                 let cached = mm::map_device(address, size).is_err();
                 if cached
-                    && !(mm::is_mapped(range)
-                        && mm::set_access(range, Some(Access::Data)).is_ok())
+                    && !(mm::is_mapped(range) && mm::set_access(range, Some(Access::Data)).is_ok())
                 {
                     return false;
                 }
@@ -264,11 +267,20 @@ mod bare {
                 // SAFETY: mapped, writable, and not RAM of Lull's: as in `read_memory`.
                 unsafe {
                     match size {
-                        2 if address.is_multiple_of(2) => at.cast::<u16>().write_volatile(value as u16),
-                        4 if address.is_multiple_of(4) => at.cast::<u32>().write_volatile(value as u32),
+                        2 if address.is_multiple_of(2) => {
+                            at.cast::<u16>().write_volatile(value as u16)
+                        }
+                        4 if address.is_multiple_of(4) => {
+                            at.cast::<u32>().write_volatile(value as u32)
+                        }
                         8 if address.is_multiple_of(8) => at.cast::<u64>().write_volatile(value),
                         _ => {
-                            for (byte, part) in value.to_le_bytes().into_iter().take(size as usize).enumerate() {
+                            for (byte, part) in value
+                                .to_le_bytes()
+                                .into_iter()
+                                .take(size as usize)
+                                .enumerate()
+                            {
                                 at.add(byte).write_volatile(part);
                             }
                         }

@@ -17,7 +17,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
-use ::aml::value::Args;
+use ::aml::value::{Args, MethodCode};
 use ::aml::{AmlContext, AmlError, AmlName, AmlValue, DebugVerbosity, Handler, LevelType};
 use arrayvec::{ArrayString, ArrayVec};
 use lull_core::cstate::acpi::{Cst, CstEntry, CstFault, MAX_ENTRIES, Value};
@@ -37,6 +37,8 @@ use capabilities::{Answer, Capabilities};
 
 /// The path of an object; a longer one is cut.
 pub type Path = ArrayString<64>;
+
+const NOOP: u8 = 0xA3;
 
 /// Header that stands before the AML of a table. ACPI specification 6.5, 5.2.6.
 const HEADER: usize = super::tables::HEADER;
@@ -76,11 +78,16 @@ pub struct Told {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluated {
     /// Entries that make sense, and what is wrong with others, by their position from 1.
-    List(ArrayVec<CstEntry, MAX_ENTRIES>, ArrayVec<(usize, CstFault), 16>),
+    List(
+        ArrayVec<CstEntry, MAX_ENTRIES>,
+        ArrayVec<(usize, CstFault), 16>,
+    ),
     /// Its frame is wrong.
     Refused(CstFault),
     /// The interpreter gave up.
     Failed(Text),
+    /// It had to be stopped.
+    Stopped(Text),
 }
 
 /// A processor object and its `_CST`.
@@ -103,8 +110,8 @@ pub enum Stage {
     Table(usize),
     /// It looks for processor objects.
     Search,
-    /// It evaluates a method of this object.
-    Processor(Path, &'static str),
+    /// It evaluates a method of this object, of the processor of this number.
+    Processor(Path, u32, &'static str),
 }
 
 /// Most remarks that are kept.
@@ -210,21 +217,22 @@ pub fn evaluate(handler: Box<dyn Handler>, job: &Job<'_>, findings: &mut Finding
         }
         findings.now(Stage::Table(number));
         if let Some(code) = table.bytes.get(HEADER..).filter(|code| !code.is_empty())
-            && let Err(why) = context.parse_table(code)
+            && let Err(why) = context.parse_table(&with_room_behind(code))
         {
             let why = format!("the interpreter stopped: {why:?}; what came before is used");
             findings.remark(&table.name, why);
         }
     }
     findings.now(Stage::Search);
+    end_with_noop(&mut context);
     for (path, processor, p_blk) in processors(&mut context) {
         if !job.enabled.is_empty() && !job.enabled.contains(&processor) {
             continue;
         }
         undisturbed(|| findings.p_blk = findings.p_blk.or(p_blk));
         if has(&context, &path, "_CST") && !findings.knows(&path) {
-            let told = tell(&mut context, &path, job.capabilities, findings);
-            findings.now(Stage::Processor(cut(&path), "_CST"));
+            let told = tell(&mut context, (&path, processor), job.capabilities, findings);
+            findings.now(Stage::Processor(cut(&path), processor, "_CST"));
             let cst = cst(&mut context, &path);
             findings.add(Finding {
                 path: cut(&path),
@@ -232,6 +240,52 @@ pub fn evaluate(handler: Box<dyn Handler>, job: &Job<'_>, findings: &mut Finding
                 told,
                 cst,
             });
+        }
+    }
+}
+
+/// The code, and behind it `If (Zero) { .. }` around bytes that are never looked at.
+///
+/// The interpreter takes the length of a field, in bits, for one of bytes that must follow in the table: a field or gap
+/// that is longer than the rest of the table makes it stop. With this, regions may have 32 KiB.
+fn with_room_behind(code: &[u8]) -> Vec<u8> {
+    const ROOM: usize = 256 << 10;
+    const IF: u8 = 0xA0;
+    // The Noop is there since the interpreter fails at an `If` without `Else` that is the last thing of all.
+    // A length of four bytes: two bits say that three follow, four bits are the lowest of it.
+    let length = ROOM + 5;
+    let head = [
+        IF,
+        0b11 << 6 | (length & 0xF) as u8,
+        (length >> 4) as u8,
+        (length >> 12) as u8,
+        (length >> 20) as u8,
+        0,
+    ];
+    let mut all = Vec::with_capacity(code.len() + head.len() + ROOM);
+    all.extend_from_slice(code);
+    all.extend_from_slice(&head);
+    all.resize(code.len() + head.len() + ROOM, 0);
+    all.push(NOOP);
+    all
+}
+
+/// The interpreter fails at an `If` without `Else` that is the last thing of a method: each gets one thing more.
+fn end_with_noop(context: &mut AmlContext) {
+    let mut names = Vec::new();
+    // The closure never fails, so nothing is cut short.
+    let _always = context.namespace.traverse(|path, level| {
+        let values = level.values.keys();
+        names.extend(values.filter_map(|name| AmlName::from_name_seg(*name).resolve(path).ok()));
+        Ok(true)
+    });
+    for name in names {
+        if let Ok(AmlValue::Method {
+            code: MethodCode::Aml(code),
+            ..
+        }) = context.namespace.get_by_path_mut(&name)
+        {
+            code.push(NOOP);
         }
     }
 }
@@ -271,11 +325,17 @@ fn processors(context: &mut AmlContext) -> Vec<(String, u32, Option<u16>)> {
                     Some((path, id.into(), p_blk))
                 }
                 AmlValue::Device => {
-                    let id = context.namespace.get_by_path(&child(&path, "_HID").ok()?).ok()?;
+                    let id = context
+                        .namespace
+                        .get_by_path(&child(&path, "_HID").ok()?)
+                        .ok()?;
                     if !matches!(id, AmlValue::String(id) if id == "ACPI0007") {
                         return None;
                     }
-                    let uid = context.namespace.get_by_path(&child(&path, "_UID").ok()?).ok()?;
+                    let uid = context
+                        .namespace
+                        .get_by_path(&child(&path, "_UID").ok()?)
+                        .ok()?;
                     match uid {
                         AmlValue::Integer(uid) => Some((path, u32::try_from(*uid).ok()?, None)),
                         _ => None,
@@ -293,13 +353,13 @@ const P_BLK_LENGTH: u8 = 6;
 /// `_OSC`, or `_PDC` where that is not there or refuses.
 fn tell(
     context: &mut AmlContext,
-    path: &str,
+    (path, processor): (&str, u32),
     capabilities: Capabilities,
     findings: &mut Findings,
 ) -> Told {
     let mut told = Told::default();
     if has(context, path, "_OSC") {
-        findings.now(Stage::Processor(cut(path), "_OSC"));
+        findings.now(Stage::Processor(cut(path), processor, "_OSC"));
         let arguments = vec![
             buffer(&capabilities::OSC_UUID),
             AmlValue::Integer(capabilities::OSC_REVISION),
@@ -323,7 +383,7 @@ fn tell(
         }
     }
     if has(context, path, "_PDC") {
-        findings.now(Stage::Processor(cut(path), "_PDC"));
+        findings.now(Stage::Processor(cut(path), processor, "_PDC"));
         match invoke(context, path, "_PDC", vec![buffer(&capabilities.for_pdc())]) {
             Ok(_) => told.pdc = true,
             Err(why) => findings.remark(&format!("{path}._PDC"), failure(&why)),
@@ -359,7 +419,9 @@ fn invoke(
 }
 
 fn buffer(bytes: &[u8]) -> AmlValue {
-    AmlValue::Buffer(alloc::sync::Arc::new(spinning_top::Spinlock::new(bytes.to_vec())))
+    AmlValue::Buffer(alloc::sync::Arc::new(spinning_top::Spinlock::new(
+        bytes.to_vec(),
+    )))
 }
 
 /// Deeper than this no `_CST` is; what lies deeper is nothing.
@@ -397,7 +459,7 @@ impl fmt::Display for Stage {
         match self {
             Self::Table(number) => write!(f, "loading AML table {number}"),
             Self::Search => f.write_str("looking for processors"),
-            Self::Processor(path, method) => write!(f, "{path}.{method}"),
+            Self::Processor(path, _, method) => write!(f, "{path}.{method}"),
         }
     }
 }

@@ -45,7 +45,11 @@ impl Rules {
             .into_iter()
             .map(|address| Range::new(address, 1).frames_around());
         Self {
-            memory: ram.into_iter().chain(registers).chain([first_page]).collect(),
+            memory: ram
+                .into_iter()
+                .chain(registers)
+                .chain([first_page])
+                .collect(),
             ports: OWN_PORTS
                 .into_iter()
                 .chain(ports.into_iter().map(|port| (port, port)))
@@ -128,7 +132,11 @@ impl Refusals {
 impl fmt::Display for Refusals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let first = self.first.load(Ordering::Relaxed);
-        let how = if first & 1 << 59 != 0 { "write to" } else { "read of" };
+        let how = if first & 1 << 59 != 0 {
+            "write to"
+        } else {
+            "read of"
+        };
         let at = first & ((1 << 59) - 1);
         write!(f, "{} accesses refused, the first a {how} ", self.count())?;
         match first >> 60 {

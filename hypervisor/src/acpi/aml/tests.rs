@@ -72,7 +72,10 @@ fn entries(finding: &Finding) -> Vec<(CstMethod, u8, u64)> {
 
 fn methods(findings: &Findings) -> Vec<CstMethod> {
     let finding = findings.processors.first().unwrap();
-    entries(finding).into_iter().map(|(method, ..)| method).collect()
+    entries(finding)
+        .into_iter()
+        .map(|(method, ..)| method)
+        .collect()
 }
 
 fn hint(eax: u32) -> CstMethod {
@@ -98,12 +101,23 @@ fn depends_on_told() -> Vec<u8> {
 fn with_pdc() -> Vec<u8> {
     let pdc = method(b"_PDC", 1, &keep_dword(0, 8, b"CAPS", b"TOLD"));
     let body = [pdc, depends_on_told()].concat();
-    [name(b"TOLD", &integer(0)), processor(b"CPU0", 0, 0x1810, &body)].concat()
+    [
+        name(b"TOLD", &integer(0)),
+        processor(b"CPU0", 0, 0x1810, &body),
+    ]
+    .concat()
 }
 
 fn with_osc(status: u32) -> Vec<u8> {
     // The status is written into the caller's buffer, which is given back.
-    let mark = [&[0x8A, 0x6B][..], &integer(0), b"STAT\x70", &integer(status), b"STAT"].concat();
+    let mark = [
+        &[0x8A, 0x6B][..],
+        &integer(0),
+        b"STAT\x70",
+        &integer(status),
+        b"STAT",
+    ]
+    .concat();
     let keep = if status == 0 {
         keep_dword(3, 4, b"CAPS", b"TOLD")
     } else {
@@ -145,6 +159,24 @@ fn where_osc_refuses_pdc_tells() {
     let told = findings.processors[0].told;
     assert!(!told.osc.unwrap().accepted() && told.pdc);
     assert!(findings.remarks[0].1.contains("does not know the UUID"));
+}
+
+#[test]
+fn a_method_may_end_with_an_if() {
+    let pdc = method(
+        b"_PDC",
+        1,
+        &[
+            keep_dword(0, 8, b"CAPS", b"TOLD"),
+            if_bits(b"TOLD", 1, &[0x70, 0, b'\\', b'T', b'O', b'L', b'D']),
+        ]
+        .concat(),
+    );
+    let body = [pdc, depends_on_told()].concat();
+    let terms = [name(b"TOLD", &integer(0)), processor(b"CPU0", 0, 0, &body)].concat();
+    let findings = run(&terms, Capabilities::of_lull(true), &[]);
+    assert_eq!(findings.remarks.as_slice(), []);
+    assert_eq!(methods(&findings), [hint(0), hint(0x21), hint(0x60)]);
 }
 
 #[test]
@@ -210,10 +242,50 @@ fn ram_is_not_for_firmware() {
     let findings = run(&terms, Capabilities::empty(), &[]);
     assert_eq!(methods(&findings), [hint(0)]);
     assert!(
-        REFUSALS.to_string().ends_with("the first a write to memory at 0x100000")
-            || REFUSALS.to_string().ends_with("the first a read of memory at 0x100000"),
+        REFUSALS
+            .to_string()
+            .ends_with("the first a write to memory at 0x100000")
+            || REFUSALS
+                .to_string()
+                .ends_with("the first a read of memory at 0x100000"),
         "{REFUSALS}"
     );
+}
+
+#[test]
+fn a_gap_in_a_region_may_be_longer_than_the_table() {
+    // OperationRegion (REGI, SystemIO, 0x1000, 0x4000); Field (REGI, ByteAcc) { Offset (0x2000), DATA, 8 }
+    let region = [
+        &[0x5B, 0x80][..],
+        b"REGI",
+        &[1],
+        &integer(0x1000),
+        &integer(0x4000),
+        &[0x5B, 0x81, 15],
+        b"REGI",
+        &[1],
+        &[0, 0x80, 0, 0x10],
+        b"DATA",
+        &[8],
+    ]
+    .concat();
+    // Reading it gives the lower byte of its port, 0x3000.
+    let then = give_back(&list(&[mwait(0x20, 3, 9)]));
+    let body = [
+        sized(
+            &[0xA0],
+            &[&[0x93][..], &integer(0), b"DATA", &then].concat(),
+        ),
+        give_back(&list(&[mwait(0, 1, 1)])),
+    ];
+    let cst = method(b"_CST", 0, &body.concat());
+    let findings = run(
+        &[region, processor(b"CPU0", 0, 0, &cst)].concat(),
+        Capabilities::empty(),
+        &[],
+    );
+    assert_eq!(findings.remarks.as_slice(), []);
+    assert_eq!(methods(&findings), [hint(0x20)]);
 }
 
 #[test]

@@ -21,7 +21,12 @@ fn entry(hint: u32) -> CstEntry {
     }
 }
 
-fn finding(at: &str, processor: u32, entries: &[CstEntry], faults: &[(usize, CstFault)]) -> Finding {
+fn finding(
+    at: &str,
+    processor: u32,
+    entries: &[CstEntry],
+    faults: &[(usize, CstFault)],
+) -> Finding {
     Finding {
         path: path(at),
         processor,
@@ -43,16 +48,25 @@ fn tables() -> [AmlTable; 2] {
 #[test]
 fn an_escape_costs_only_what_it_was_at() {
     let mut told = Vec::new();
-    let states = evaluate_all(&tables(), &[0, 1], Capabilities::of_lull(true), |job, findings| {
-        told.push((job.without.to_vec(), findings.processors.len()));
-        if told.len() == 1 {
-            findings.processors.push(finding("\\CPU0", 0, &[entry(0)], &[]));
-            findings.stage = Stage::Processor(path("\\CPU1"), "_PDC");
-            return Err(Escape::StackOverflow);
-        }
-        findings.processors.push(finding("\\CPU2", 2, &[entry(0)], &[]));
-        Ok(())
-    });
+    let states = evaluate_all(
+        &tables(),
+        &[0, 1],
+        Capabilities::of_lull(true),
+        |job, findings| {
+            told.push((job.without.to_vec(), findings.processors.len()));
+            if told.len() == 1 {
+                findings
+                    .processors
+                    .push(finding("\\CPU0", 0, &[entry(0)], &[]));
+                findings.stage = Stage::Processor(path("\\CPU1"), 1, "_PDC");
+                return Err(Escape::StackOverflow);
+            }
+            findings
+                .processors
+                .push(finding("\\CPU2", 2, &[entry(0)], &[]));
+            Ok(())
+        },
+    );
     assert_eq!(told, [(vec![], 0), (vec![], 2)]);
     assert_eq!((states.state, states.runs), (State::Found, 2));
     assert_eq!(states.problems.len(), 1);
@@ -64,6 +78,7 @@ fn an_escape_costs_only_what_it_was_at() {
     let groups = states.groups();
     assert_eq!(groups.len(), 2);
     assert_eq!(groups[0].processors, [0, 2]);
+    assert_eq!(groups[1].processors, [1]);
     assert_eq!(groups[1].list, Err("it overflowed its stack".into()));
 }
 
@@ -91,7 +106,9 @@ fn the_same_fault_on_every_cpu_is_named_once() {
     let faults = [(2, CstFault::BadType(9)), (0, CstFault::Unsorted)];
     let states = evaluate_all(&tables(), &[], Capabilities::empty(), |_, findings| {
         findings.processors.push(finding("\\CPU0", 0, &[], &faults));
-        findings.processors.push(finding("\\CPU1", 1, &[entry(0x10)], &faults));
+        findings
+            .processors
+            .push(finding("\\CPU1", 1, &[entry(0x10)], &faults));
         Ok(())
     });
     let why: Vec<&str> = states.problems.iter().map(|p| p.why.as_str()).collect();
