@@ -6,11 +6,15 @@
 
 use core::fmt::Display;
 
+use lull_core::cstate::select::{CpuFacts, Registers};
 use lull_core::options::{Crash, Options};
 use lull_core::platform::OneShot;
 use lull_core::units::Ticks;
+use raw_cpuid::{CpuIdReader, CpuIdReaderNative};
 
+use crate::acpi::cst::{self, FirmwareStates};
 use crate::acpi::{FirmwareInfo, physmem::IdentityMap};
+use crate::apic::timer::Fired;
 use crate::apic::{ApicInfo, vector};
 use crate::boot::BootInfo;
 use crate::console::machine_channel;
@@ -19,7 +23,7 @@ use crate::cpu::interrupts::{self, IrqContext};
 use crate::cpu::percpu::PerCpu;
 use crate::smp::SmpReport;
 use crate::time::TscInfo;
-use crate::{acpi, apic, boot, console, cpu, mm, panic, smp, time};
+use crate::{acpi, apic, boot, cage, console, cpu, mm, panic, smp, time};
 
 /// The machine as boot found it: what [`crate::run`] starts from.
 pub struct Booted {
@@ -29,6 +33,8 @@ pub struct Booted {
     pub options: Options,
     /// What the firmware told.
     pub firmware: FirmwareInfo,
+    /// What the firmware's own code told about C-states.
+    pub firmware_states: FirmwareStates,
     /// The TSC.
     pub tsc: TscInfo,
     /// Interrupt delivery.
@@ -57,7 +63,7 @@ pub fn boot_cpu(start_info: u64) -> ! {
     take_memory(&loader);
     let options = read_options(&loader);
 
-    let firmware = acpi::read(&IdentityMap, loader.rsdp);
+    let mut firmware = acpi::read(&IdentityMap, loader.rsdp);
     for problem in &firmware.problems {
         tell(
             Where::Firmware,
@@ -90,6 +96,7 @@ pub fn boot_cpu(start_info: u64) -> ! {
     interrupts::register_provisional(vector::TIMER, early_timer);
     interrupts::register_provisional(vector::EVENT_CHECK, early_event_check);
     test_mwait();
+    let firmware_states = read_firmware_states(&mut firmware, &loader, &options);
 
     let smp = smp::start(&firmware.cpus, &options);
     for failed in &smp.failed {
@@ -117,6 +124,7 @@ pub fn boot_cpu(start_info: u64) -> ! {
         loader,
         options,
         firmware,
+        firmware_states,
         tsc,
         apic,
         smp,
@@ -203,9 +211,14 @@ fn read_options(loader: &BootInfo) -> Options {
 }
 
 /// The timer's handler until the machine is up: the stamp that the entry made is all that the self-test needs.
-fn early_timer(_: &mut IrqContext) {
-    let _ = apic::timer::on_interrupt(cpu::this().id());
+///
+/// What runs in the cage is thrown out when its time is up.
+fn early_timer(context: &mut IrqContext) {
+    let fired = apic::timer::on_interrupt(cpu::this().id());
     apic::eoi();
+    if fired == Fired::Due {
+        cage::out_of_time(context);
+    }
 }
 
 fn early_event_check(_: &mut IrqContext) {
@@ -234,6 +247,38 @@ fn test_mwait() {
         found.open,
         found.masked
     );
+}
+
+/// Asks the firmware for its C-states, which is the last thing for which its code is run, and says what came out.
+fn read_firmware_states(
+    firmware: &mut FirmwareInfo,
+    loader: &BootInfo,
+    options: &Options,
+) -> FirmwareStates {
+    let leaves = |leaf, sub| {
+        let said = CpuIdReaderNative.cpuid2(leaf, sub);
+        let said = Registers {
+            eax: said.eax,
+            ebx: said.ebx,
+            ecx: said.ecx,
+            edx: said.edx,
+        };
+        options.cstates.override_leaf(leaf, said)
+    };
+    let facts = CpuFacts::from_cpuid(leaves, cpu::this().mwait_test());
+    let mwait = cst::offers_mwait(&facts, options);
+    let states = cst::read(firmware, loader, options, mwait, &BootTimer);
+    for problem in &states.problems {
+        tell(
+            Where::Firmware,
+            &problem.name,
+            &problem.why,
+            &problem.expected,
+        );
+    }
+    cst::log(&states);
+    machine_channel::acpi_cst(&records::AcpiCst(&states));
+    states
 }
 
 /// Where a CPU that the trampoline started arrives, on its own stack.

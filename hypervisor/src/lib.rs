@@ -4,7 +4,7 @@
 //! The library also compiles for the host, where its pure parts are tested. What only makes sense on
 //! the bare machine (start-up code, panic handler, global allocator) is `cfg(target_os = "none")`.
 //!
-//! Read it in this order: [`boot`], [`cpu`], [`mm`], [`acpi`], [`apic`], [`time`], [`smp`], [`machine`],
+//! Read it in this order: [`boot`], [`cpu`], [`mm`], [`cage`], [`acpi`], [`apic`], [`time`], [`smp`], [`machine`],
 //! [`virt`], [`domain`], [`console`], [`init`].
 #![cfg_attr(not(test), no_std)]
 
@@ -13,6 +13,7 @@ extern crate alloc;
 pub mod acpi;
 pub mod apic;
 pub mod boot;
+pub mod cage;
 pub mod console;
 pub mod cpu;
 pub mod domain;

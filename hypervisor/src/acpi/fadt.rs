@@ -1,5 +1,7 @@
 //! FADT: PM timer, reset, power-off (ACPI specification 6.5, 5.2.9).
-use super::cage::Cage;
+use super::aml::AmlTable;
+use super::copies::Copies;
+use super::cst::FadtStates;
 use super::physmem::PhysMem;
 use super::power::{AcpiEnable, PowerOff, Register, ResetRegister};
 use super::tables::{self, Survey};
@@ -7,6 +9,7 @@ use super::{FirmwareInfo, PmTimer, Problem, s5};
 use acpi::AcpiTables;
 use acpi::address::{AddressSpace, GenericAddress};
 use acpi::fadt::Fadt;
+use alloc::string::ToString;
 
 /// The first FADT ended here; less is none.
 const REVISION_1_LENGTH: usize = 116;
@@ -16,7 +19,7 @@ const PM1_CONTROL_LENGTH: usize = 89;
 pub(super) fn read<M: PhysMem>(
     mem: &M,
     survey: &Survey,
-    crate_tables: &AcpiTables<Cage<'_, M>>,
+    crate_tables: &AcpiTables<Copies<'_, M>>,
     info: &mut FirmwareInfo,
 ) {
     let Some(raw) = survey.table(b"FACP") else {
@@ -39,6 +42,7 @@ pub(super) fn read<M: PhysMem>(
         ));
         return;
     }
+    info.c_states = FadtStates::from_bytes(&raw.bytes);
     let Ok(fadt) = crate_tables.find_table::<Fadt>() else {
         return;
     };
@@ -72,9 +76,6 @@ pub(super) fn read<M: PhysMem>(
         });
     }
 
-    let Some(control_a) = fadt.pm1a_control_block().ok().and_then(|a| port(&a)) else {
-        return;
-    };
     let dsdt = fadt
         .dsdt_address()
         .ok()
@@ -87,6 +88,13 @@ pub(super) fn read<M: PhysMem>(
         ));
     }
     let dsdt = dsdt.and_then(Result::ok);
+    info.aml.extend(dsdt.iter().map(|table| AmlTable {
+        name: "DSDT".to_string(),
+        bytes: table.bytes.clone(),
+    }));
+    let Some(control_a) = fadt.pm1a_control_block().ok().and_then(|a| port(&a)) else {
+        return;
+    };
     let aml = dsdt
         .iter()
         .chain(survey.tables.iter().filter(|t| t.signature == *b"SSDT"));

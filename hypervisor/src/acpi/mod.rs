@@ -4,10 +4,13 @@
 //! tables the machine has one CPU, and the problems say why. Firmware is not trusted: lengths, checksums and pointers
 //! are checked before use, and the `acpi` crate, which decodes the tables, sees checked copies only.
 //! Called once, by the boot CPU.
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-mod cage;
+pub mod aml;
+mod copies;
+pub mod cst;
 mod fadt;
 mod madt;
 pub mod physmem;
@@ -15,7 +18,7 @@ pub mod power;
 pub mod s5;
 mod tables;
 
-use cage::Cage;
+use copies::Copies;
 use physmem::PhysMem;
 use tables::{Root, Survey};
 
@@ -87,6 +90,10 @@ pub struct FirmwareInfo {
     pub reset: Option<power::ResetRegister>,
     /// How to switch the machine off.
     pub power_off: Option<power::PowerOff>,
+    /// Of the FADT, what C-states need.
+    pub c_states: cst::FadtStates,
+    /// The tables with the firmware's code, DSDT first, until [`cst::read`] has taken them.
+    pub aml: Vec<aml::AmlTable>,
     /// What is wrong with the tables.
     pub problems: Vec<Problem>,
 }
@@ -240,6 +247,14 @@ fn read_tables(mem: &impl PhysMem, survey: &Survey, info: &mut FirmwareInfo) {
     }
 
     fadt::read(mem, survey, &crate_tables, info);
+    for signature in [b"SSDT", b"PSDT"] {
+        let found = survey.tables.iter().filter(|t| t.signature == *signature);
+        info.aml
+            .extend(found.zip(1..).map(|(table, number)| aml::AmlTable {
+                name: format!("{} {number}", tables::name(*signature)),
+                bytes: table.bytes.clone(),
+            }));
+    }
 }
 
 /// Opens the root table, which [`tables::survey`] has checked.
@@ -247,11 +262,11 @@ fn open<'m, M: PhysMem>(
     mem: &'m M,
     revision: u8,
     root: u64,
-) -> Option<acpi::AcpiTables<Cage<'m, M>>> {
+) -> Option<acpi::AcpiTables<Copies<'m, M>>> {
     #![expect(unsafe_code, reason = "the crate takes an address on trust")]
-    // SAFETY: the cage gives the crate copies, so no address can do harm; the root table has been checked to be
+    // SAFETY: the crate is given copies, so no address can do harm; the root table has been checked to be
     // at least a header long, which the crate relies on.
-    unsafe { acpi::AcpiTables::from_rsdt(Cage(mem), revision, usize::try_from(root).ok()?).ok() }
+    unsafe { acpi::AcpiTables::from_rsdt(Copies(mem), revision, usize::try_from(root).ok()?).ok() }
 }
 
 #[cfg(test)]

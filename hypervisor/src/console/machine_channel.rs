@@ -6,7 +6,7 @@
 use super::json::ByteSink;
 use super::lock::OutputLock;
 use super::port::{MachinePorts, Ports};
-use super::records::{Boot, CpuRows, End, Figure, Guest, Problem, cstates};
+use super::records::{AcpiCst, Boot, CpuRows, End, Figure, Guest, Problem, cstates};
 use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, Ordering};
 use lull_core::units::Ticks;
@@ -57,6 +57,11 @@ pub fn boot(record: &Boot<'_>) {
 
 /// Emits a `problem` record.
 pub fn problem<N: Display, W: Display, E: Display>(record: &Problem<N, W, E>) {
+    emit(|sink| record.write(sink));
+}
+
+/// Emits the `acpi_cst` record.
+pub fn acpi_cst(record: &AcpiCst<'_>) {
     emit(|sink| record.write(sink));
 }
 

@@ -3,7 +3,9 @@
 //! Pure: a record is written to any [`ByteSink`]. Every line is one object with `"v":1` and its `"type"`.
 //! Times in `cstates` are TSC ticks; `boot` carries the rate.
 use super::json::{self, Array, ByteSink, Object};
+use crate::acpi::cst::{FirmwareStates, Group};
 use core::fmt::Display;
+use lull_core::cstate::acpi::{CstEntry, CstMethod};
 use lull_core::units::{CpuId, DomId, TickRate, Ticks};
 
 /// Version of the format. It grows when a member changes its meaning, not when one is added.
@@ -226,6 +228,80 @@ impl Figure<'_> {
                 .str("unit", self.unit);
         });
     }
+}
+
+/// What the firmware says about C-states, once, before the other CPUs start.
+#[derive(Clone, Copy, Debug)]
+pub struct AcpiCst<'a>(pub &'a FirmwareStates);
+
+impl AcpiCst<'_> {
+    /// Writes the record.
+    pub fn write<S: ByteSink>(&self, sink: &mut S) {
+        let states = self.0;
+        record(sink, "acpi_cst", |o| {
+            o.str("state", states.state.word())
+                .u64("runs", states.runs.into())
+                .u64("offered", states.offered.into());
+            if let Some(port) = states.p_blk {
+                o.u64("p_blk", port.into());
+            }
+            o.array("groups", |a| {
+                for group in states.groups() {
+                    a.object(|o| cst_group(o, &group));
+                }
+            });
+        });
+    }
+}
+
+fn cst_group<S: ByteSink>(o: &mut Object<'_, S>, group: &Group<'_>) {
+    o.str("first", group.first).array("processors", |a| {
+        for &processor in &group.processors {
+            a.u64(processor.into());
+        }
+    });
+    if let Some(answer) = group.told.osc {
+        o.bool("osc", answer.accepted());
+        if let Some(granted) = answer.granted {
+            o.u64("granted", granted.into());
+        }
+    }
+    o.bool("pdc", group.told.pdc);
+    match &group.list {
+        Err(why) => {
+            o.str("why", why);
+        }
+        Ok((entries, faults)) => {
+            o.array("entries", |a| {
+                for entry in *entries {
+                    a.object(|o| cst_entry(o, entry));
+                }
+            })
+            .array("faults", |a| {
+                for (at, fault) in *faults {
+                    a.object(|o| {
+                        o.u64("entry", *at as u64).str("why", fault);
+                    });
+                }
+            });
+        }
+    }
+}
+
+fn cst_entry<S: ByteSink>(o: &mut Object<'_, S>, entry: &CstEntry) {
+    o.u64("c", entry.acpi_type.number().into());
+    match entry.method {
+        CstMethod::Mwait {
+            hint,
+            check_bus_master,
+        } => o
+            .str("method", "mwait")
+            .u64("hint", hint.eax().into())
+            .bool("check_bus_master", check_bus_master),
+        CstMethod::Halt => o.str("method", "hlt"),
+        CstMethod::Io(port) => o.str("method", "io").u64("port", port.into()),
+    }
+    .u64("latency_us", entry.latency.get());
 }
 
 /// One C-state of one CPU.

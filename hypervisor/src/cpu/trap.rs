@@ -1,6 +1,6 @@
 //! What the CPU pushed, and where it goes: fix-up, interrupt handler, or the end of the machine.
 //!
-//! Called only from the assembly entry. Takes no lock; an exception that no fix-up claims is fatal.
+//! Called only from the assembly entry. Takes no lock; an exception that neither a fix-up nor the cage claims is fatal.
 #![cfg_attr(
     target_os = "none",
     expect(unsafe_code, reason = "the assembly entry calls in with a raw frame")
@@ -115,6 +115,7 @@ impl fmt::Display for TrapFrame {
 #[cfg(target_os = "none")]
 mod entry {
     use super::{FIRST_INTERRUPT, TrapFrame};
+    use crate::cage;
     use crate::cpu::{fixup, interrupts, nmi, percpu};
     use crate::panic;
 
@@ -138,7 +139,7 @@ mod entry {
                 fixup::leave_sti_pair(frame);
             }
             _ => {
-                if !fixup::recover(frame) {
+                if !fixup::recover(frame) && !cage::catch(frame) {
                     panic::exception(frame);
                 }
             }

@@ -266,6 +266,7 @@ impl fmt::Write for Lines {
 
 #[panic_handler]
 fn panic_handler(info: &core::panic::PanicInfo<'_>) -> ! {
+    crate::cage::panicked(info);
     begin();
     match info.location() {
         Some(at) => console::dump_line(format_args!(

@@ -2,7 +2,9 @@
 
 use alloc::vec::Vec;
 
-use lull_core::cstate::select::{self, CpuFacts, MsrValues, Query, Registers, Selected, Topology};
+use lull_core::cstate::select::{
+    self, CpuFacts, Firmware, MsrValues, Query, Registers, Selected, Topology,
+};
 use lull_core::options::Options;
 use lull_core::units::CpuId;
 use raw_cpuid::{CpuIdReader, CpuIdReaderNative};
@@ -11,8 +13,9 @@ use crate::{apic, cpu};
 
 /// Chooses the states of the CPU that runs this, and says on the console what came out and why.
 ///
-/// Called once on each CPU, before it idles for the first time. `online`: all CPUs that run.
-pub fn states(cpu: CpuId, online: &[CpuId], options: &Options) -> Selected {
+/// Called once on each CPU, before it idles for the first time. `online`: all CPUs that run. `firmware`: what its
+/// tables and its code said, the same for all CPUs.
+pub fn states(cpu: CpuId, online: &[CpuId], options: &Options, firmware: Firmware<'_>) -> Selected {
     let leaves = |leaf, sub| {
         let said = CpuIdReaderNative.cpuid2(leaf, sub);
         let said = Registers {
@@ -35,6 +38,7 @@ pub fn states(cpu: CpuId, online: &[CpuId], options: &Options) -> Selected {
     let query = Query {
         msrs,
         topology: Topology::from_cpuid(leaves, &apic_ids),
+        firmware,
         ..Query::new(facts, options.idle, &options.cstates)
     };
     let selected = select::select(&query);

@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use lull_core::cstate::CStateTable;
+use lull_core::cstate::select::Firmware;
 use lull_core::dispatch::Machine;
 use lull_core::governor::{DeepestFit, StateSet};
 use lull_core::idle::CpuIdle;
@@ -21,6 +22,7 @@ use super::counters::Row;
 use super::guests::{self, Outcome};
 use super::{choose, end, hosting};
 use crate::acpi::FirmwareInfo;
+use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
 use crate::console::records::{Boot, Where};
 use crate::console::{self, machine_channel};
@@ -44,6 +46,8 @@ pub struct Running {
     pub domains: DomainTable,
     /// What the firmware told.
     pub firmware: FirmwareInfo,
+    /// What the firmware's own code told about C-states.
+    pub firmware_states: FirmwareStates,
     /// The command line.
     pub options: Options,
     /// The hardware that runs guests, if there is any.
@@ -68,6 +72,15 @@ pub fn wake_word(cpu: CpuId) -> Option<&'static WakeWord> {
 }
 
 impl Running {
+    /// What the firmware says about C-states, for the choice of them.
+    fn firmware_says(&self) -> Firmware<'_> {
+        Firmware {
+            cst: self.firmware_states.cst.as_ref(),
+            fadt: Some(self.firmware.c_states.fadt),
+            p_blk: self.firmware_states.p_blk,
+        }
+    }
+
     /// One row of counters for each CPU that is online. Wakes none of them.
     pub fn rows(&self) -> Vec<Row> {
         self.online
@@ -97,6 +110,7 @@ pub fn start(booted: Booted) -> ! {
         loader,
         options,
         firmware,
+        firmware_states,
         apic,
         smp,
         ..
@@ -120,6 +134,7 @@ pub fn start(booted: Booted) -> ! {
         machine,
         domains,
         firmware,
+        firmware_states,
         options,
         backend: backend.ok(),
         online: smp.online,
@@ -180,7 +195,12 @@ fn leave_out(running: &Running, cpu: CpuId, why: &str) {
 
 /// Turns this CPU's dispatch loop until the machine stops.
 fn turn(running: &'static Running, cpu: CpuId) {
-    let selected = choose::states(cpu, &running.online, &running.options);
+    let selected = choose::states(
+        cpu,
+        &running.online,
+        &running.options,
+        running.firmware_says(),
+    );
     if let Some(table) = running.tables.get(cpu.index()) {
         table.call_once(|| selected.usable);
     }

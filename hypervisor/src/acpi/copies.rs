@@ -1,4 +1,4 @@
-//! The `acpi` crate, kept from harm: it trusts the lengths that tables claim, firmware does not deserve it.
+//! The `acpi` crate, given copies: it trusts the lengths that tables claim, firmware does not deserve it.
 //!
 //! Every mapping is a zero-padded copy, so that whatever the crate reads behind a table are zeros. Copies are freed
 //! when the crate unmaps them. What the crate would panic on is checked by [`super::tables`] before it sees it.
@@ -13,9 +13,9 @@ use core::ptr::NonNull;
 const PADDING: usize = 512;
 
 /// Hands copies of tables to the crate.
-pub(super) struct Cage<'m, M>(pub(super) &'m M);
+pub(super) struct Copies<'m, M>(pub(super) &'m M);
 
-impl<M> Clone for Cage<'_, M> {
+impl<M> Clone for Copies<'_, M> {
     fn clone(&self) -> Self {
         Self(self.0)
     }
@@ -25,7 +25,7 @@ const fn allocated(mapped: usize) -> usize {
     mapped + PADDING
 }
 
-impl<M: PhysMem> AcpiHandler for Cage<'_, M> {
+impl<M: PhysMem> AcpiHandler for Copies<'_, M> {
     unsafe fn map_physical_region<T>(
         &self,
         address: usize,

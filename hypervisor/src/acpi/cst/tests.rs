@@ -1,0 +1,212 @@
+//! What is made of findings, and of a cage that throws out.
+
+use super::*;
+use lull_core::cstate::MwaitHint;
+use lull_core::cstate::acpi::AcpiType;
+use lull_core::cstate::select::{MwaitLeaf, MwaitTest};
+use lull_core::units::Micros;
+
+fn path(text: &str) -> Path {
+    Path::from(text).unwrap()
+}
+
+fn entry(hint: u32) -> CstEntry {
+    CstEntry {
+        method: CstMethod::Mwait {
+            hint: MwaitHint::new(hint),
+            check_bus_master: false,
+        },
+        acpi_type: AcpiType::C1,
+        latency: Micros::new(2),
+    }
+}
+
+fn finding(
+    at: &str,
+    processor: u32,
+    entries: &[CstEntry],
+    faults: &[(usize, CstFault)],
+) -> Finding {
+    Finding {
+        path: path(at),
+        processor,
+        told: Told::default(),
+        cst: Evaluated::List(
+            entries.iter().copied().collect(),
+            faults.iter().copied().collect(),
+        ),
+    }
+}
+
+fn tables() -> [AmlTable; 2] {
+    ["DSDT", "SSDT 1"].map(|name| AmlTable {
+        name: name.into(),
+        bytes: Vec::new(),
+    })
+}
+
+#[test]
+fn an_escape_costs_only_what_it_was_at() {
+    let mut told = Vec::new();
+    let states = evaluate_all(
+        &tables(),
+        &[0, 1],
+        Capabilities::of_lull(true),
+        |job, findings| {
+            told.push((job.without.to_vec(), findings.processors.len()));
+            if told.len() == 1 {
+                findings
+                    .processors
+                    .push(finding("\\CPU0", 0, &[entry(0)], &[]));
+                findings.stage = Stage::Processor(path("\\CPU1"), 1, "_PDC");
+                return Err(Escape::StackOverflow);
+            }
+            findings
+                .processors
+                .push(finding("\\CPU2", 2, &[entry(0)], &[]));
+            Ok(())
+        },
+    );
+    assert_eq!(told, [(vec![], 0), (vec![], 2)]);
+    assert_eq!((states.state, states.runs), (State::Found, 2));
+    assert_eq!(states.problems.len(), 1);
+    assert_eq!(states.problems[0].name, "\\CPU1._PDC");
+    assert_eq!(
+        states.problems[0].why,
+        "the firmware's code had to be stopped: it overflowed its stack; tried once more without it"
+    );
+    let groups = states.groups();
+    assert_eq!(groups.len(), 2);
+    assert_eq!(groups[0].processors, [0, 2]);
+    assert_eq!(groups[1].processors, [1]);
+    assert_eq!(groups[1].list, Err("it overflowed its stack".into()));
+}
+
+#[test]
+fn after_the_second_escape_it_is_left_alone() {
+    let states = evaluate_all(&tables(), &[], Capabilities::empty(), |job, findings| {
+        findings.stage = Stage::Table(1 - job.without.len());
+        Err(Escape::OutOfTime(Micros::new(1_000_000)))
+    });
+    assert_eq!((states.state, states.runs), (State::Failed, 2));
+    let named: Vec<&str> = states.problems.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(named, ["SSDT 1", "DSDT"]);
+    assert!(states.cst.is_none());
+}
+
+#[test]
+fn nothing_found_is_no_failure() {
+    let states = evaluate_all(&tables(), &[], Capabilities::empty(), |_, _| Ok(()));
+    assert_eq!((states.state, states.runs), (State::None, 1));
+    assert!(states.problems.is_empty());
+}
+
+#[test]
+fn the_same_fault_on_every_cpu_is_named_once() {
+    let faults = [(2, CstFault::BadType(9)), (0, CstFault::Unsorted)];
+    let states = evaluate_all(&tables(), &[], Capabilities::empty(), |_, findings| {
+        findings.processors.push(finding("\\CPU0", 0, &[], &faults));
+        findings
+            .processors
+            .push(finding("\\CPU1", 1, &[entry(0x10)], &faults));
+        Ok(())
+    });
+    let why: Vec<&str> = states.problems.iter().map(|p| p.why.as_str()).collect();
+    assert_eq!(
+        why,
+        [
+            "entry 2: type 9, expected 1, 2 or 3, skipped",
+            "the latencies were out of order and are sorted",
+            "no entry of it can be used",
+        ]
+    );
+    assert_eq!(states.cst.unwrap().entries, [entry(0x10)]);
+}
+
+#[test]
+fn the_fadt_gives_latencies_and_bus_master_ports() {
+    let mut fadt = vec![0; 244];
+    let mut put = |at: usize, bytes: &[u8]| fadt[at..at + bytes.len()].copy_from_slice(bytes);
+    put(48, &0xB2u32.to_le_bytes());
+    put(56, &0x600u32.to_le_bytes());
+    put(64, &0x604u32.to_le_bytes());
+    put(90, &[1, 4, 16, 0, 0, 0x85]);
+    put(96, &[90, 0, 0xE9, 3]);
+    put(112, &9u32.to_le_bytes());
+    // The arbiter is given by its 64-bit block alone: space 1 (I/O), address 0x650.
+    put(196, &[1, 8, 0, 1, 0x50, 0x06, 0, 0, 0, 0, 0, 0]);
+    let found = FadtStates::from_bytes(&fadt);
+    assert_eq!(found.smi_command, Some(0xB2));
+    assert_eq!(
+        found.bus_masters,
+        BusMasters {
+            status: [Some(0x600), None],
+            control: [Some(0x604), None],
+            arbiter: Some(0x650),
+        }
+    );
+    assert_eq!(
+        found.fadt,
+        Fadt {
+            flags: 9,
+            lvl2_latency: 90,
+            lvl3_latency: 1001,
+            cst_control: 0x85,
+            pm2_control: true,
+        }
+    );
+    // The first revision ends at 116.
+    assert_eq!(
+        FadtStates::from_bytes(&fadt[..116]).bus_masters.arbiter,
+        None
+    );
+}
+
+fn cpu(test: MwaitTest) -> CpuFacts {
+    CpuFacts {
+        monitor: true,
+        mwait: MwaitLeaf::from_registers(64, 64, 3, 0x2020),
+        test,
+        ..CpuFacts::default()
+    }
+}
+
+#[test]
+fn mwait_is_offered_only_if_it_can_be_used_and_may() {
+    let failed = MwaitTest {
+        open: MwaitVerdict::NeverSleeps,
+        masked: MwaitVerdict::GeneralProtection,
+        store_wakes: None,
+    };
+    let offers = |facts: &CpuFacts, line: &str| offers_mwait(facts, &Options::parse(line).0);
+    assert!(offers(&cpu(MwaitTest::PASSED), ""));
+    assert!(!offers(&cpu(MwaitTest::PASSED), "idle=hlt"));
+    assert!(!offers(&cpu(MwaitTest::PASSED), "cpuidle=off"));
+    assert!(!offers(&cpu(failed), ""));
+    assert!(offers(&cpu(failed), "force-mwait"));
+    let mut none = cpu(MwaitTest::PASSED);
+    none.mwait.interrupt_break = false;
+    assert!(!offers(&none, "force-mwait"));
+}
+
+#[test]
+fn code_is_run_only_where_it_can_tell_something() {
+    let mut info = FirmwareInfo::default();
+    info.c_states.fadt.lvl2_latency = 4095;
+    info.c_states.fadt.lvl3_latency = 4095;
+    assert!(!worthwhile(&info));
+    info.c_states.fadt.lvl2_latency = 90;
+    assert!(worthwhile(&info));
+    info.c_states.fadt.flags = 1 << 20;
+    assert!(!worthwhile(&info), "hardware-reduced: no P_BLK");
+    info.aml.push(AmlTable {
+        name: "SSDT 1".into(),
+        bytes: b"header ... _CST".to_vec(),
+    });
+    assert!(worthwhile(&info));
+}
+
+#[test]
+fn entries_are_shown_with_their_method() {
+    assert_eq!(Shown(&entry(0x10)).to_string(), "C1 by MWAIT 0x10, 2 us");
+}
