@@ -88,17 +88,20 @@ impl Arrivals {
             from,
             first,
             at_edge: [ONE as u32; BINS + 1],
+            known: 0,
         };
-        let mut left = ONE;
+        let mut left = ONE as u32;
         for bin in first..BINS {
             let (events, timers) = (u32::from(self.events[bin]), u32::from(self.timers[bin]));
             if events > 0 {
                 // Those that the timer cut off inside the bin were exposed to half of it.
-                let exposed = u64::from(at_risk - timers / 2);
-                left -= left * u64::from(events) / exposed.max(1);
+                let exposed = at_risk - timers / 2;
+                // `left` is at most 2^16, `events` below that: their product fits, save for both at their largest.
+                left -= left.saturating_mul(events) / exposed.max(events);
+                survival.known |= 1 << (bin + 1);
             }
             at_risk -= events + timers;
-            survival.at_edge[bin + 1] = left as u32;
+            survival.at_edge[bin + 1] = left;
         }
         survival
     }
@@ -117,6 +120,8 @@ pub(super) struct Survival {
     pub first: usize,
     /// At the lower edge of each bin, in units of [`ONE`].
     pub at_edge: [u32; BINS + 1],
+    /// The upper edges of bins in which events came, a bit for each: times by which something has happened.
+    pub known: u64,
 }
 
 impl Survival {

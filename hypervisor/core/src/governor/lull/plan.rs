@@ -77,7 +77,8 @@ impl Plan {
         for edge in survival.first + 1..=usable {
             let left = u64::from(survival.at_edge[edge]);
             let gone = ONE - left;
-            if gone == 0 || EDGES[edge] < from + SHORTEST {
+            let known = survival.known & (1 << edge) != 0;
+            if !known || EDGES[edge] < from + SHORTEST {
                 continue;
             }
             let rest = expected - slept[edge].min(expected);

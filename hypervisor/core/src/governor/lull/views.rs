@@ -9,10 +9,10 @@ const VIEWS: usize = 4;
 const CLASSES: usize = 9;
 /// By view: how slowly the past fades (a sleep loses one part in two to the power of this with each later one).
 const MEMORY: [u32; VIEWS] = [4, 8, 5, 7];
-/// How slowly losses fade.
-const LOSS_MEMORY: u32 = 8;
-/// Another view must have lost less by one part in two to the power of this, or chance would change views all the time.
-const HYSTERESIS: u32 = 4;
+/// How slowly comparisons fade.
+const LEAD_MEMORY: u32 = 7;
+/// A view must be ahead by this part, in two to the power of it, of all that the two differed by: less is chance.
+const CLEAR: u32 = 3;
 /// With less than this in it, about an eighth of what it can hold, a view that distinguishes cases knows nothing yet.
 const ENOUGH: u32 = 4096;
 
@@ -33,12 +33,38 @@ pub(super) struct Views {
     by_busy: [Arrivals; CLASSES],
     last: usize,
     busy: usize,
-    /// What each view would do in the present idle period.
-    plans: [Plan; VIEWS],
-    /// What each plan has cost more than the best of them, fading.
-    losses: [u64; VIEWS],
     costs: Option<Costs>,
-    followed: usize,
+    /// The view that is followed, and what it does in the present idle period.
+    followed: (usize, Plan),
+    /// The view that it is compared with in this period, another one each time, and what that would do.
+    challenger: (usize, Plan),
+    /// How each view compares with the one that is followed.
+    leads: [Lead; VIEWS],
+}
+
+/// How the plans of a view compare with those of the one that is followed, fading.
+#[derive(Clone, Copy, Debug)]
+struct Lead {
+    /// What they would have cost less.
+    saved: i64,
+    /// The sum of all differences.
+    differed: i64,
+}
+
+impl Lead {
+    const NONE: Self = Self {
+        saved: 0,
+        differed: 0,
+    };
+
+    fn add(&mut self, saved: i64) {
+        self.saved += saved - (self.saved >> LEAD_MEMORY);
+        self.differed += saved.saturating_abs() - (self.differed >> LEAD_MEMORY);
+    }
+
+    fn is_clear(&self) -> bool {
+        self.saved > self.differed >> CLEAR
+    }
 }
 
 impl Views {
@@ -50,10 +76,10 @@ impl Views {
             by_busy: [Arrivals::NONE; CLASSES],
             last: 0,
             busy: 0,
-            plans: [Plan::NONE; VIEWS],
-            losses: [0; VIEWS],
             costs: None,
-            followed: SLOW,
+            followed: (SLOW, Plan::NONE),
+            challenger: (FAST, Plan::NONE),
+            leads: [Lead::NONE; VIEWS],
         }
     }
 
@@ -76,32 +102,46 @@ impl Views {
     pub fn plan(&mut self, costs: &Costs, to_timer: u64, busy: u64) -> Plan {
         self.busy = class_of(busy);
         self.costs = Some(*costs);
-        for index in 0..VIEWS {
-            self.plans[index] = Plan::cheapest(costs, &self.view(index).survival(0), to_timer);
+        let (followed, challenger) = (self.followed.0, self.next_challenger());
+        let plan = |view: &Arrivals| Plan::cheapest(costs, &view.survival(0), to_timer);
+        self.challenger = (challenger, plan(self.view(challenger)));
+        self.followed = (followed, plan(self.view(followed)));
+        self.followed.1
+    }
+
+    fn next_challenger(&self) -> usize {
+        let next = (self.challenger.0 + 1) % VIEWS;
+        if next == self.followed.0 {
+            (next + 1) % VIEWS
+        } else {
+            next
         }
-        for index in 0..VIEWS {
-            let loss = self.losses[index];
-            if loss + (loss >> HYSTERESIS) < self.losses[self.followed] {
-                self.followed = index;
-            }
-        }
-        self.plans[self.followed]
     }
 
     /// The plan for the rest of an idle period that has lasted `slept` so far.
     pub fn again(&self, costs: &Costs, slept: u64, to_timer: u64) -> Plan {
-        Plan::cheapest(costs, &self.view(self.followed).survival(slept), to_timer)
+        Plan::cheapest(costs, &self.view(self.followed.0).survival(slept), to_timer)
+    }
+
+    /// Compares the plans of the idle period, which lasted `slept`.
+    fn compare(&mut self, costs: &Costs, slept: u64) {
+        let (challenger, plan) = self.challenger;
+        let paid = |plan: &Plan| i64::try_from(plan.cost(costs, slept)).unwrap_or(i64::MAX / 4);
+        let lead = &mut self.leads[challenger];
+        lead.add(paid(&self.followed.1) - paid(&plan));
+        if lead.is_clear() {
+            let ahead = lead.saved;
+            self.followed.0 = challenger;
+            for lead in &mut self.leads {
+                lead.saved -= ahead;
+            }
+        }
     }
 
     /// An idle period has ended.
     pub fn learn(&mut self, slept: u64, ended: Ended) {
         if let Some(costs) = self.costs {
-            let paid = self.plans.map(|plan| plan.cost(&costs, slept));
-            let least = paid.into_iter().min().unwrap_or(0);
-            for (loss, paid) in self.losses.iter_mut().zip(paid) {
-                *loss -= *loss >> LOSS_MEMORY;
-                *loss = loss.saturating_add(paid - least);
-            }
+            self.compare(&costs, slept);
         }
         let bin = bin_of(slept);
         let views = [
