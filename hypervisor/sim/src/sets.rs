@@ -3,7 +3,7 @@
 //! The two sets share neither a seed nor a recording. The constants of [`lull_core::governor::Lull`] were chosen on
 //! [`Set::Training`] alone, and frozen before the first run on [`Set::HeldOut`]. Two changes came after that run, neither
 //! because of it: the way out of a state that turns out too shallow, since a unit test showed a sleep that never ended,
-//! and comparing two views a period in place of all, for the time it takes. Their constants, too, were chosen on
+//! and comparing two views a period in place of all, and using plans again, for the time it takes. Their constants, too, were chosen on
 //! [`Set::Training`].
 
 use crate::cost::Machine;

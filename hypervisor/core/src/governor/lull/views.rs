@@ -16,6 +16,11 @@ const CLEAR: u32 = 3;
 /// With less than this in it, about an eighth of what it can hold, a view that distinguishes cases knows nothing yet.
 const ENOUGH: u32 = 4096;
 
+/// Sleeps up to this, in ns, are short against the time that a plan takes to make.
+const SHORT: u64 = 100_000;
+/// For so many of them in a row a plan serves again.
+const REUSES: u32 = 7;
+
 const FAST: usize = 0;
 const SLOW: usize = 1;
 const BY_LAST: usize = 2;
@@ -33,6 +38,10 @@ pub(super) struct Views {
     by_busy: [Arrivals; CLASSES],
     last: usize,
     busy: usize,
+    /// The length of the last idle period.
+    slept: u64,
+    /// For how many idle periods the plan has served again.
+    reused: u32,
     costs: Option<Costs>,
     /// The view that is followed, and what it does in the present idle period.
     followed: (usize, Plan),
@@ -76,6 +85,8 @@ impl Views {
             by_busy: [Arrivals::NONE; CLASSES],
             last: 0,
             busy: 0,
+            slept: u64::MAX,
+            reused: 0,
             costs: None,
             followed: (SLOW, Plan::NONE),
             challenger: (FAST, Plan::NONE),
@@ -101,12 +112,24 @@ impl Views {
     /// The plan for an idle period that begins.
     pub fn plan(&mut self, costs: &Costs, to_timer: u64, busy: u64) -> Plan {
         self.busy = class_of(busy);
+        if self.reuses(to_timer) {
+            return self.followed.1;
+        }
         self.costs = Some(*costs);
         let (followed, challenger) = (self.followed.0, self.next_challenger());
         let plan = |view: &Arrivals| Plan::cheapest(costs, &view.survival(0), to_timer);
         self.challenger = (challenger, plan(self.view(challenger)));
         self.followed = (followed, plan(self.view(followed)));
         self.followed.1
+    }
+
+    /// Short sleeps come often, and thinking costs as much as sleeping badly: the last plan serves some of them, if it has
+    /// a limit in case that this one is long after all.
+    fn reuses(&mut self, to_timer: u64) -> bool {
+        let limited = self.followed.1.limit.is_some_and(|limit| limit < to_timer);
+        let reuses = limited && self.slept < SHORT && self.reused < REUSES;
+        self.reused = if reuses { self.reused + 1 } else { 0 };
+        reuses
     }
 
     fn next_challenger(&self) -> usize {
@@ -140,7 +163,8 @@ impl Views {
 
     /// An idle period has ended.
     pub fn learn(&mut self, slept: u64, ended: Ended) {
-        if let Some(costs) = self.costs {
+        self.slept = slept;
+        if let Some(costs) = self.costs.filter(|_| self.reused == 0) {
             self.compare(&costs, slept);
         }
         let bin = bin_of(slept);
