@@ -57,6 +57,7 @@ fn boot(runs: u32) -> Result<()> {
         accel: Accel::Tcg,
         cpu: Cpu::Default,
         cpus: 4,
+        disabled_cpus: 0,
         mem: "512M".to_owned(),
         kernel: built.image,
         bundle: Some(bundle),

@@ -52,6 +52,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    process::end_quietly_when_nobody_reads();
     if let Err(why) = process::end_children_on_signals() {
         eprintln!("xtask: {why:#}");
         return ExitCode::FAILURE;

@@ -4,7 +4,7 @@
 //! when xtask gets SIGINT, SIGTERM or SIGHUP, and (by the kernel) when xtask dies of anything else.
 #![expect(
     unsafe_code,
-    reason = "the death signal of a child is set between fork and exec"
+    reason = "the death signal of a child is set between fork and exec, and SIGPIPE is given back its default"
 )]
 
 use std::{
@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail};
 use nix::{
     sys::{
         prctl,
-        signal::{Signal, kill, killpg},
+        signal::{self, Signal, kill, killpg},
         termios::{SetArg, Termios, tcgetattr, tcsetattr},
     },
     unistd::Pid,
@@ -63,6 +63,15 @@ static LIVE: Mutex<Vec<Live>> = Mutex::new(Vec::new());
 
 fn live() -> MutexGuard<'static, Vec<Live>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `cargo xtask ... | head` ends xtask, and by their death signal its children, instead of making it panic.
+///
+/// Rust ignores SIGPIPE, so that a closed pipe is an error of each `println!`.
+pub fn end_quietly_when_nobody_reads() {
+    // SAFETY: the default action runs no code of ours.
+    let set = unsafe { signal::signal(Signal::SIGPIPE, signal::SigHandler::SigDfl) };
+    debug_assert!(set.is_ok(), "SIGPIPE has a default");
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP end all children, then xtask itself.

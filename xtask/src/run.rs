@@ -48,7 +48,7 @@ pub struct RunArgs {
     #[arg(long = "guest", value_name = "GUEST")]
     guests: Vec<GuestArg>,
     /// End after this many seconds of the machine's time, also if guests still run
-    #[arg(long = "for", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long = "for", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=31_536_000))]
     seconds: Option<u32>,
     /// More words for Lull's own command line, for example "loglvl=debug idle=hlt"
     #[arg(long, value_name = "WORDS", default_value = "")]
@@ -121,6 +121,7 @@ pub fn command(args: &RunArgs) -> Result<()> {
         accel,
         cpu: args.cpu.clone().map_or(Cpu::Default, Cpu::Model),
         cpus: args.cpus,
+        disabled_cpus: 0,
         mem: args.mem.clone(),
         kernel: built.image.clone(),
         bundle: Some(bundle),

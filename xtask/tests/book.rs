@@ -1,4 +1,5 @@
 //! The book says what the code does, where a machine can tell.
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::{fs, path::PathBuf};
 

@@ -145,10 +145,13 @@ fn main(machine: &Machine<'_>) {
         .split(',')
         .filter(|word| !word.is_empty())
     {
-        if let Some(index) = ENDS.iter().position(|name| *name == word) {
-            end = index;
-        } else if !DEEDS.iter().any(|(name, _)| *name == word) {
-            note!("do={word} is unknown, ignored");
+        // `port` is a deed here: the end is for `end=` to choose, unless the word can mean nothing else.
+        if DEEDS.iter().any(|(name, _)| *name == word) {
+            continue;
+        }
+        match ENDS.iter().position(|name| *name == word) {
+            Some(index) => end = index,
+            None => note!("do={word} is unknown, ignored"),
         }
     }
     figure!("faults", faults.taken.get(), "exceptions");

@@ -74,12 +74,10 @@ fn what_cannot_be_created_leaves_nothing_behind() {
     };
     assert_eq!(
         refused(config(1), &kernel()),
-        "no 32768 KiB of memory: 0 KiB are free; expected a guest that fits the memory of the machine"
+        "no 32768 KiB of memory: 0 KiB are free"
     );
     assert!(refused(config(0), &kernel()).starts_with("0 vCPUs"));
-    assert!(
-        refused(config(1), b"#!").starts_with("not an ELF file; expected a little-endian ELF64")
-    );
+    assert_eq!(refused(config(1), b"#!"), "not an ELF file");
     assert!(machinery.cpus.is_empty());
 }
 

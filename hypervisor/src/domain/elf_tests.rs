@@ -170,19 +170,19 @@ fn the_entry_must_be_in_a_segment_below_4_gib() {
 
 #[test]
 fn the_message_names_what_is_wrong_and_what_is_expected() {
+    let outside = ElfProblem::OutsideMemory {
+        paddr: 0x10_0000,
+        memsz: 0x80_0000,
+        memory: MEMORY,
+    };
     assert_eq!(
-        ElfProblem::OutsideMemory {
-            paddr: 0x10_0000,
-            memsz: 0x80_0000,
-            memory: MEMORY
-        }
-        .to_string(),
-        "segment at 0x100000 of 0x800000 bytes does not fit the guest's memory of 8192 KiB; \
-         expected segments within the guest's memory"
+        outside.to_string(),
+        "segment at 0x100000 of 0x800000 bytes does not fit the guest's memory of 8192 KiB"
     );
+    assert_eq!(outside.expected(), "segments within the guest's memory");
     assert!(
         ElfProblem::NoPvhNote
-            .to_string()
+            .expected()
             .contains("XEN_ELFNOTE_PHYS32_ENTRY")
     );
     let overlap = ElfProblem::Overlap {

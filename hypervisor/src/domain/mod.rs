@@ -108,12 +108,7 @@ impl fmt::Display for CreateProblem {
         match self {
             Self::Load(problem) => problem.fmt(f),
             Self::Memory { wanted, why } => {
-                write!(
-                    f,
-                    "no {} KiB of memory: {why}; expected {}",
-                    wanted / 1024,
-                    self.expected()
-                )
+                write!(f, "no {} KiB of memory: {why}", wanted / 1024)
             }
         }
     }

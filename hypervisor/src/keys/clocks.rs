@@ -8,7 +8,7 @@ pub fn print() {
     let features = cpu::features();
     dumpln!(
         "TSC {} now, up {} ms; rate {}",
-        time::now(),
+        time::now().get(),
         time::uptime().get() / 1_000_000,
         time::rate()
     );

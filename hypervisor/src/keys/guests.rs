@@ -1,12 +1,16 @@
 //! Key `q`: guests and their vCPUs.
 
+use arrayvec::ArrayString;
 use lull_core::platform::Clock;
 use lull_core::sched::Scheduler;
+use lull_core::sched::unit::Phase;
 
-use crate::domain::{Domain, ExitKind};
+use crate::domain::devices::Verdict;
+use crate::domain::{Activity, Domain, ExitKind};
 use crate::dumpln;
 use crate::machine::BareMetal;
 use crate::run::Running;
+use crate::run::counters::text;
 use crate::run::guests::{run_time, vcpu_name};
 
 /// Prints all guests.
@@ -25,10 +29,10 @@ fn print_domain(running: &Running, domain: &Domain) {
         Some(report) => alloc::format!("{}", report.reason),
     };
     dumpln!(
-        "{}: {}; {:?}; {state}",
+        "{}: {}; {}; {state}",
         domain.id(),
         domain.config(),
-        domain.verdict()
+        verdict_word(&domain.verdict())
     );
     let now = BareMetal.now();
     for vcpu in domain.vcpus() {
@@ -40,16 +44,43 @@ fn print_domain(running: &Running, domain: &Domain) {
             .map(|unit| unit.state.phase());
         let exits = vcpu.exits();
         dumpln!(
-            "   {} {:?}, {:?}; run {} us; exits {}: {}",
+            "   {} {}, {}; run {} us; exits {}: {}",
             vcpu_name(running, vcpu.id()),
-            vcpu.activity(),
-            phase,
+            activity_word(vcpu.activity()),
+            phase_word(phase),
             crate::time::rate()
                 .to_micros(run_time(running, vcpu.id(), now))
                 .get(),
             exits.total(),
             Kinds(exits),
         );
+    }
+}
+
+fn verdict_word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::None => "no verdict yet",
+        Verdict::Pass => "passed",
+        Verdict::Fail(_) => "failed",
+    }
+}
+
+fn activity_word(activity: Activity) -> &'static str {
+    match activity {
+        Activity::WaitForSipi => "waits for its start-up",
+        Activity::Active => "active",
+        Activity::Halted => "halted",
+        Activity::HaltedForGood => "halted with interrupts off",
+        Activity::Gone => "gone",
+    }
+}
+
+fn phase_word(phase: Option<Phase>) -> ArrayString<24> {
+    match phase {
+        Some(Phase::Running(cpu)) => text(format_args!("on {cpu}")),
+        Some(Phase::Queued) => text(format_args!("waits for a CPU")),
+        Some(Phase::Blocked) => text(format_args!("blocked")),
+        Some(Phase::Offline) | None => text(format_args!("offline")),
     }
 }
 

@@ -11,7 +11,11 @@ use crate::run::guests::vcpu_name;
 pub fn print(running: &'static Running) {
     for (cpu, pcpu) in running.machine.pcpus() {
         dumpln!("CPU{:02}:", cpu.get());
-        for (key, deadline) in pcpu.deadlines() {
+        let deadlines = pcpu.deadlines();
+        if deadlines.is_empty() {
+            dumpln!("  none");
+        }
+        for (key, deadline) in deadlines {
             let now = crate::time::now();
             let micros = crate::time::rate().to_micros(deadline.abs_diff(now)).get();
             let sign = if deadline < now { "-" } else { "" };

@@ -1,8 +1,10 @@
 //! The end of a run: the last reading, the check of the books, one status.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 use lull_core::options::Options;
 use lull_core::platform::Clock;
-use lull_core::units::Ticks;
+use lull_core::units::{Nanos, Ticks};
 
 use super::counters::Reading;
 use super::guests::{self, Outcome};
@@ -16,8 +18,15 @@ use crate::machine::BareMetal;
 use crate::panic::EndCode;
 use crate::time;
 
+/// CPUs that have left their dispatch loops.
+static PARKED: AtomicUsize = AtomicUsize::new(0);
+
+/// How long the end waits for them. A guest is left at once; an emulator may need its time to get round to all CPUs.
+const PARKING_PATIENCE: Nanos = Nanos::new(2_000_000_000);
+
 /// Reports and leaves. On the boot CPU, when its dispatch loop has ended.
 pub fn finish(running: &Running) -> ! {
+    wait_for_others(running);
     // First of all: what follows takes time of its own.
     let reading = Reading::of(running.rows());
     guests::report_rest(running);
@@ -27,6 +36,21 @@ pub fn finish(running: &Running) -> ! {
     leave(running, code)
 }
 
+/// Waits until every other CPU has left its dispatch loop, so that no guest runs on while the books are closed.
+fn wait_for_others(running: &Running) {
+    let until = time::now() + time::rate().ticks(PARKING_PATIENCE);
+    let others = running.online.len().saturating_sub(1);
+    while PARKED.load(Ordering::Acquire) < others {
+        if time::now() >= until {
+            log::warn!(
+                "some CPUs have not stopped: the last reading may be off by what they still do"
+            );
+            return;
+        }
+        core::hint::spin_loop();
+    }
+}
+
 /// The first thing that is wrong decides.
 fn judge(running: &Running, reading: &Reading) -> EndCode {
     if let Some((cpu, why)) = reading.imbalance() {
@@ -34,7 +58,11 @@ fn judge(running: &Running, reading: &Reading) -> EndCode {
         return EndCode::Accounting;
     }
     if let Err((in_guests, of_vcpus)) = guests_and_cpus_agree(running, reading) {
-        log::error!("CPUs were in guests for {in_guests} ticks, but vCPUs ran for {of_vcpus}");
+        log::error!(
+            "CPUs were in guests for {} ticks, but vCPUs ran for {}",
+            in_guests.get(),
+            of_vcpus.get()
+        );
         return EndCode::Accounting;
     }
     if guests::any_failed() {
@@ -82,5 +110,6 @@ pub fn reboot(running: &Running) -> ! {
 
 /// Where a CPU other than the boot CPU stays when its dispatch loop has ended.
 pub fn parked() -> ! {
+    PARKED.fetch_add(1, Ordering::AcqRel);
     cpu::sleep::stop_for_ever()
 }

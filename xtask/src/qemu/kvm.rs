@@ -76,6 +76,7 @@ fn probe(version: Version, built: &Built) -> Result<()> {
         accel: Accel::Kvm,
         cpu: Cpu::Default,
         cpus: 2,
+        disabled_cpus: 0,
         mem: "128M".to_owned(),
         kernel: kernel.path.clone(),
         bundle: None,

@@ -43,6 +43,8 @@ pub struct Machine {
     pub accel: Accel,
     pub cpu: Cpu,
     pub cpus: u32,
+    /// CPUs beyond these that the firmware lists as disabled.
+    pub disabled_cpus: u32,
     /// As QEMU's `-m` takes it: `512M`, `2G`.
     pub mem: String,
     pub kernel: PathBuf,
@@ -83,7 +85,15 @@ impl Machine {
         args.pair("-M", "q35");
         args.pair("-m", &self.mem);
         args.pair("-cpu", self.cpu());
-        args.pair("-smp", self.cpus.to_string());
+        let smp = match self.disabled_cpus {
+            0 => self.cpus.to_string(),
+            disabled => format!(
+                "{},maxcpus={}",
+                self.cpus,
+                self.cpus.saturating_add(disabled)
+            ),
+        };
+        args.pair("-smp", smp);
         for word in ["-display", "none", "-nodefaults", "-no-reboot"] {
             args.one(word);
         }
@@ -167,6 +177,7 @@ mod tests {
             accel,
             cpu: Cpu::Default,
             cpus: 4,
+            disabled_cpus: 0,
             mem: "512M".into(),
             kernel: "image".into(),
             bundle: Some("bundle.cpio".into()),

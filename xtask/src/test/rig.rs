@@ -54,6 +54,7 @@ impl<'a> Rig<'a> {
             accel: if icount { Accel::Icount } else { Accel::Tcg },
             cpu: Cpu::Default,
             cpus: 4,
+            disabled_cpus: 0,
             mem: "512M".to_owned(),
             kernel: context.built.image.clone(),
             bundle: None,
@@ -71,6 +72,12 @@ impl<'a> Rig<'a> {
             words: vec!["exit-port=0xf4".to_owned()],
             limit: Duration::from_secs(60),
         }
+    }
+
+    /// CPUs that the firmware lists and that are not there.
+    pub fn disabled_cpus(mut self, cpus: u32) -> Self {
+        self.machine.disabled_cpus = cpus;
+        self
     }
 
     pub fn cpus(mut self, cpus: u32) -> Self {

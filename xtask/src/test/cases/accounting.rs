@@ -27,6 +27,10 @@ pub fn cases() -> Vec<Case> {
         "accounting/readings-of-64-busy-cpus",
         readings_of_64_cpus,
     ));
+    cases.push(Case::real_time(
+        "accounting/stopped-while-guests-run",
+        stopped_while_guests_run,
+    ));
     cases.push(Case::icount(
         "accounting/vcpus-and-cpus-agree",
         vcpus_and_cpus_agree,
@@ -145,6 +149,18 @@ fn readings_of_64_cpus(lab: &Lab<'_>) -> Result<()> {
         by_key(ran.channel().cstates()).all(|reading| reading.cpus.len() == 64),
         "a reading is short of CPUs"
     );
+    Ok(())
+}
+
+/// The end comes while every CPU is in a guest: the books are closed when all of them have left.
+fn stopped_while_guests_run(lab: &Lab<'_>) -> Result<()> {
+    let guests = (0..6).fold(lab.rig("run"), |rig, _| {
+        rig.guest("busy,cmdline=\"for-ms=60000\"")
+    });
+    let ran = guests.word("for=1").run()?;
+    ran.ok()?;
+    let cpus = ran.last_reading()?.cpus.len();
+    ensure!(cpus == 4, "the last reading has {cpus} of 4 CPUs");
     Ok(())
 }
 

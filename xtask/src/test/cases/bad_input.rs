@@ -84,6 +84,7 @@ pub fn cases() -> Vec<Case> {
         }),
         Case::icount("bad/too-little-memory", too_little_memory),
         Case::icount("bad/absent-ap", absent_ap),
+        Case::icount("bad/disabled-cpus", disabled_cpus),
     ];
     for (name, damage, texts) in DAMAGES {
         cases.push(Case::icount(format!("bad/elf-{name}"), move |lab| {
@@ -248,6 +249,22 @@ fn absent_ap(lab: &Lab<'_>) -> Result<()> {
         .complains("cpu", &["2"])?;
     let boot = ran.channel().boot().context("no `boot`")?;
     ensure!(boot.cpus == 3 && boot.cpus_failed == [2], "{boot:?}");
+    Ok(())
+}
+
+/// CPUs that the MADT lists as not enabled are named, and not waited for.
+fn disabled_cpus(lab: &Lab<'_>) -> Result<()> {
+    let ran = lab
+        .rig("run")
+        .cpus(2)
+        .disabled_cpus(2)
+        .guest("idle-timer")
+        .run()?;
+    ran.ok()?
+        .passed("idle-timer")?
+        .complains("firmware", &["not started"])?;
+    let boot = ran.channel().boot().context("no `boot`")?;
+    ensure!(boot.cpus == 2 && boot.cpus_failed.is_empty(), "{boot:?}");
     Ok(())
 }
 
