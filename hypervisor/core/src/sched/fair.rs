@@ -449,12 +449,17 @@ impl Scheduler for Fair {
                 self.publish(cpu, rq, &queue);
                 entry
             };
-            let Some(entry) = entry else { return Ok(()) };
+            let Some(entry) = entry else { break };
             let tickle = self.place(entry, cpu, now, self.memory());
             if let Some(target) = tickle {
                 moved(target);
             }
         }
+        // It may have been claimed, for a unit that waits elsewhere, and not have looked yet.
+        if let Some(target) = self.pass_claim_on(cpu) {
+            moved(target);
+        }
+        Ok(())
     }
 
     fn dump(&self, now: Ticks, show: &mut dyn FnMut(DumpRow)) {
