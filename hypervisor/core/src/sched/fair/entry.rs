@@ -1,8 +1,8 @@
 //! What the fair scheduler knows of a unit: a value that is moved from place to place, never copied.
 
 use super::vtime::{VTime, virtual_length};
-use super::{MEMORY_SLICES, UnitParams, Weight};
-use crate::units::{CpuSet, Ticks, VcpuId};
+use super::{UnitParams, Weight};
+use crate::units::{CpuId, CpuSet, Ticks, VcpuId};
 
 /// A unit's scheduling data. Deliberately neither `Clone` nor `Copy`.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(super) struct Entry {
     pub affinity: CpuSet,
     /// Removed while it ran: it will be freed when it leaves its CPU.
     pub dying: bool,
+    /// Once its registers are saved it goes to this CPU, to make room on the one that it ran on.
+    pub steps_to: Option<CpuId>,
 }
 
 impl Entry {
@@ -26,6 +28,7 @@ impl Entry {
             weight: params.weight,
             affinity: params.affinity,
             dying: false,
+            steps_to: None,
         }
     }
 
@@ -38,8 +41,17 @@ impl Entry {
         self.vruntime = self.vruntime.plus((scaled / weight) as u64);
     }
 
-    /// Another share from now on.
-    pub fn set_weight(&mut self, weight: Weight) {
+    /// Another share from now on. What it is owed compared with `clock`, or has had too much, stays the same time.
+    pub fn set_weight(&mut self, weight: Weight, clock: VTime) {
+        let ahead = i128::from(self.vruntime.ahead_of(clock));
+        let scaled = ahead * i128::from(self.weight.get()) / i128::from(weight.get());
+        let limit = i128::from(u64::MAX >> 3);
+        let length = scaled.clamp(-limit, limit);
+        self.vruntime = if length < 0 {
+            clock.minus(length.unsigned_abs() as u64)
+        } else {
+            clock.plus(length as u64)
+        };
         self.weight = weight;
         self.remainder = 0;
     }
@@ -51,17 +63,10 @@ impl Entry {
     }
 
     /// It enters a queue that is at `clock`: what it is owed beyond `credit` of running is forgotten, and so is what it
-    /// has had too much beyond [`MEMORY_SLICES`].
-    pub fn admit(&mut self, clock: VTime, credit: Ticks, slice: Ticks) {
-        let ahead = Ticks::new(slice.get().saturating_mul(MEMORY_SLICES));
+    /// has had too much beyond `debt`.
+    pub fn admit(&mut self, clock: VTime, credit: Ticks, debt: Ticks) {
         let earliest = clock.minus(virtual_length(credit, self.weight));
-        let latest = clock.plus(virtual_length(ahead, self.weight));
+        let latest = clock.plus(virtual_length(debt, self.weight));
         self.vruntime = self.vruntime.later(earliest).earlier(latest);
-    }
-
-    /// It is not owed more than `credit` of running, compared with `clock`.
-    pub fn forgive(&mut self, clock: VTime, credit: Ticks) {
-        let earliest = clock.minus(virtual_length(credit, self.weight));
-        self.vruntime = self.vruntime.later(earliest);
     }
 }

@@ -38,13 +38,10 @@ impl Fair {
             if !queue.online {
                 continue; // It went offline since it was chosen.
             }
-            queue.charge(now, Some(&self.clock));
-            let clock = queue.clock();
-            match clock {
-                Some(clock) => entry.admit(clock, credit, self.slice),
-                // Nobody there to be fair to; but others may come.
-                None => entry.forgive(self.clock.now(), credit),
-            }
+            queue.charge(now);
+            // With nobody there to be fair to: others may come.
+            let clock = queue.clock().unwrap_or(self.clock.now());
+            entry.admit(clock, credit, self.memory());
             let preempts = queue
                 .current
                 .as_ref()
@@ -62,6 +59,32 @@ impl Fair {
                 self.claim_idle(&affinity, cpu)
             };
         }
+    }
+
+    /// Puts a unit that made room into the queue of `cpu`, where it runs next if it is the first.
+    pub(super) fn step(&self, mut entry: Entry, cpu: CpuId, now: Ticks) -> Option<CpuId> {
+        let affinity = entry.affinity;
+        let rq = self.queue(cpu).ok()?;
+        let mut queue = rq.lock();
+        if !queue.online {
+            drop(queue);
+            return self.place(entry, cpu, now, self.memory());
+        }
+        queue.charge(now);
+        queue.welcome(&mut entry);
+        let preempts = queue
+            .current
+            .as_ref()
+            .is_some_and(|current| entry.vruntime.is_before(current.vruntime));
+        if let Ok(slot) = self.slot(entry.unit) {
+            slot.home.store(cpu.get(), Ordering::Relaxed);
+        }
+        queue.insert(entry);
+        queue.cut_short |= preempts;
+        self.publish(cpu, rq, &queue);
+        drop(queue);
+        self.claim_idle(&affinity, cpu)
+            .or_else(|| preempts.then_some(cpu))
     }
 
     /// Claims an idle CPU for a unit that waits: call it once it is in a queue. Nobody else gets the same CPU.

@@ -1,9 +1,10 @@
 //! The choice: what a CPU runs next.
 
-use super::queue::{Queue, RunQueue};
+use super::queue::{Queue, RunQueue, Wanted};
 use super::steal::Steal;
 use super::vtime::VTime;
 use super::{Decision, Fair, Leave, MAX_ROUNDS, Prev};
+use crate::sync::atomic::Ordering;
 use crate::units::{CpuId, Ticks};
 
 const IDLE: Decision = Decision {
@@ -24,7 +25,8 @@ impl Fair {
         let yields = prev.is_some_and(|prev| prev.leave == Leave::Yields);
         {
             let mut queue = rq.lock();
-            queue.charge(now, Some(&self.clock));
+            queue.charge(now);
+            queue.fade(now, self.clock.now());
             dismiss(&mut queue, cpu, prev);
             if !queue.online {
                 return IDLE;
@@ -54,16 +56,22 @@ impl Fair {
             // Before looking at others: whoever makes a unit wait from now on sees that this CPU is idle.
             self.idle.insert(cpu);
         }
-        let stolen = self.steal(cpu, bar);
+        let stolen = self.steal(&Wanted {
+            by: cpu,
+            bar,
+            not_by: None,
+        });
+        let (stolen, steps_to) = match stolen {
+            Steal::Nothing if !yields => self.make_room(cpu, rq),
+            stolen => (stolen, None),
+        };
         let outrun = matches!(stolen, Steal::Outrun);
 
         let mut queue = rq.lock();
         let next = match stolen {
             Steal::Got(mut entry) => {
-                // What is here by now may not be what was here before.
-                if let Some(clock) = queue.clock() {
-                    entry.admit(clock, self.memory(), self.slice);
-                }
+                // It may come from a queue that was far behind, where nobody could take it until now.
+                queue.welcome(&mut entry);
                 Some(entry)
             }
             Steal::Nothing | Steal::Outrun => take_better(&mut queue, yields),
@@ -73,6 +81,9 @@ impl Fair {
                 state.set_running(cpu);
             }
             queue.start(entry, now);
+            if let (Some(to), Some(leaving)) = (steps_to, &mut queue.leaving) {
+                leaving.steps_to = Some(to);
+            }
             self.publish(cpu, rq, &queue);
         } else if queue.current.is_some() {
             queue.begin_slice(now);
@@ -80,12 +91,64 @@ impl Fair {
             return (bar.is_none() && !outrun).then_some(IDLE);
         }
         self.idle.remove(cpu);
-        if let Some(clock) = queue.clock().filter(|_| queue.head().is_some()) {
+        queue.relent();
+        if let Some(current) = &queue.current {
+            rq.publish_running(current.vruntime);
+        }
+        if let Some(clock) = queue.clock() {
             self.clock.advance(clock);
         }
         let decision = decided(&queue);
         drop(queue);
         Some(self.with_claim(decision, cpu))
+    }
+
+    /// What runs here may be the reason that a unit waits which may run here, and not where that could go: then it goes
+    /// there, if that unit is owed more than a slice compared with what runs there, and the unit is taken.
+    ///
+    /// Otherwise a unit that is behind all others, since it cannot use more than one CPU, would stay where it is.
+    fn make_room(&self, cpu: CpuId, rq: &RunQueue) -> (Steal, Option<CpuId>) {
+        let none = (Steal::Nothing, None);
+        if !self.pinned.load(Ordering::Relaxed) {
+            return none;
+        }
+        let (affinity, vruntime) = {
+            let queue = rq.lock();
+            match (&queue.current, queue.head()) {
+                (Some(current), None) => (current.affinity, current.vruntime),
+                (Some(current), Some(head)) if current.vruntime.is_before(head.vruntime) => {
+                    (current.affinity, current.vruntime)
+                }
+                _ => return none,
+            }
+        };
+        let mut furthest: Option<(CpuId, VTime)> = None;
+        for other in self.online.iter().filter(|&other| other != cpu) {
+            let Ok(running) = self.queue(other).map(RunQueue::running_hint) else {
+                continue;
+            };
+            let known = furthest.map_or(vruntime, |(_, known)| known);
+            if known.is_before(running) && affinity.contains(other) && !self.idle.contains(other) {
+                furthest = Some((other, running));
+            }
+        }
+        let Some((to, bar)) = furthest else {
+            return none;
+        };
+        let wanted = Wanted {
+            by: cpu,
+            bar: Some(bar),
+            not_by: Some(to),
+        };
+        let here = {
+            let mut queue = rq.lock();
+            let at = queue.stealable(&wanted);
+            at.and_then(|at| queue.waiting.remove(at))
+        };
+        match here.map_or_else(|| self.steal(&wanted), Steal::Got) {
+            Steal::Got(entry) => (Steal::Got(entry), Some(to)),
+            Steal::Nothing | Steal::Outrun => none,
+        }
     }
 
     fn with_claim(&self, decision: Decision, cpu: CpuId) -> Decision {

@@ -6,8 +6,8 @@ use crate::units::Ticks;
 /// A point in virtual time: run time × 256 / weight, in TSC ticks.
 ///
 /// It wraps: a unit of weight 1 needs less than a year at 3 GHz for that. So points are only ever compared by their
-/// distance, which is right as long as that is below 2^63; and bounds are put on distances wherever units meet (see
-/// [`Entry::admit`](super::Entry::admit)), so that even two queues that drift apart for years do no harm.
+/// distance, which is right as long as that is below 2^63. No queue gets that far from the global clock: one that is
+/// ahead takes it along, and one that is behind is drawn near (see [`Queue::fade`](super::queue::Queue::fade)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct VTime(u64);
 
@@ -53,10 +53,10 @@ impl VTime {
     }
 }
 
-/// Where the CPUs are on which units compete: what newcomers and late-comers are measured against.
+/// The furthest that any queue has come: what newcomers to an idle CPU, and queues that stay behind, are measured against.
 ///
-/// The furthest of all queues in which units wait. One that lags behind that has fewer, or lighter, units to share it;
-/// nobody who joins it now is owed the difference.
+/// It need not be near where most are: a light unit with a CPU to itself takes it far ahead. So nobody is put at it who
+/// competes with others; it only says what to forget, at the same rate for all.
 #[derive(Debug)]
 pub(super) struct GlobalClock(AtomicU64);
 
@@ -69,7 +69,7 @@ impl GlobalClock {
         VTime(self.0.load(Ordering::Relaxed))
     }
 
-    /// A queue in which units wait has come this far.
+    /// A queue has come this far.
     pub fn advance(&self, to: VTime) {
         // Orders nothing: an old value only makes somebody a little better or worse off, within the bounds.
         let _ = self

@@ -258,6 +258,26 @@ fn a_cpu_that_leaves_moves_what_waits_there() {
 }
 
 #[test]
+fn a_cpu_that_leaves_passes_its_claim_on() {
+    let mut sim = Sim::new(3, 2);
+    for unit in 0..2 {
+        sim.add(v(unit), Weight::DEFAULT, CpuSet::single(cpu(0)));
+        sim.start(v(unit));
+    }
+    sim.settle();
+    let waiting = (0..2).map(v).find(|&u| Some(u) != sim.current(0)).unwrap();
+    let claimed = sim
+        .fair
+        .set_affinity(waiting, CpuSet::ALL, sim.time())
+        .unwrap();
+    // It goes before it has looked, and its tickle with it.
+    assert_eq!(sim.cpu_offline(claimed.unwrap().index()), Ok(()));
+    sim.settle();
+    sim.check();
+    assert!(matches!(phase(&sim, waiting), Phase::Running(_)));
+}
+
+#[test]
 fn bad_numbers_are_errors() {
     let sim = Sim::new(1, 1);
     let params = UnitParams::default();

@@ -2,8 +2,6 @@
 
 use super::sim::*;
 use crate::units::CpuSet;
-use proptest::prelude::*;
-use std::vec::Vec;
 
 /// Within so many per mille of `expected` parts of `whole`.
 fn assert_share(got: u64, expected: f64, whole: u64, per_mille: f64, who: &str) {
@@ -177,51 +175,4 @@ fn virtual_time_may_wrap() {
     assert!(got.iter().all(|&ran| ran > 0) || got.contains(&(10 * SECOND)));
     // However far apart they were: a third that joins is within bounds, and gets its part.
     sim.run_for(SECOND);
-}
-
-/// The weighted max-min share of `cpus` CPUs: nobody gets more than one, and what is left goes to the others.
-fn ideal(weights: &[u16], cpus: usize) -> Vec<f64> {
-    let mut shares = vec![0.0; weights.len()];
-    let (mut left, mut open): (f64, Vec<usize>) = (cpus as f64, (0..weights.len()).collect());
-    loop {
-        let sum: f64 = open.iter().map(|&unit| f64::from(weights[unit])).sum();
-        let capped: Vec<usize> = open
-            .iter()
-            .copied()
-            .filter(|&unit| left * f64::from(weights[unit]) / sum >= 1.0)
-            .collect();
-        if capped.is_empty() {
-            for &unit in &open {
-                shares[unit] = left * f64::from(weights[unit]) / sum;
-            }
-            return shares;
-        }
-        for unit in capped {
-            shares[unit] = 1.0;
-            left -= 1.0;
-            open.retain(|&other| other != unit);
-        }
-        if open.is_empty() {
-            return shares;
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
-    #[test]
-    fn shares_are_near_the_max_min_ideal(
-        cpus in 1_usize..5,
-        weights in prop::collection::vec(prop::sample::select(vec![128_u16, 256, 384, 512, 1024]), 1..9),
-    ) {
-        let mut sim = Sim::new(cpus, weights.len());
-        sim.busy(&weights);
-        sim.run_for(SECOND);
-        let span = 20 * SECOND;
-        let got = sim.measure(span, weights.len() as u32);
-        for (unit, expected) in ideal(&weights, cpus).into_iter().enumerate() {
-            let share = got[unit] as f64 / span as f64;
-            prop_assert!((share - expected).abs() <= 0.05 * expected.max(0.1), "{unit}: {share:.4}, expected {expected:.4}, of {got:?}");
-        }
-    }
 }
