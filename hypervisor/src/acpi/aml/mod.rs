@@ -12,7 +12,7 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -489,15 +489,5 @@ impl fmt::Display for Stage {
             Self::Search => f.write_str("looking for processors"),
             Self::Processor(path, _, method) => write!(f, "{path}.{method}"),
         }
-    }
-}
-
-/// What the stage is about, for the name of a problem.
-pub(super) fn stage_name(stage: &Stage, tables: &[AmlTable]) -> String {
-    match stage {
-        Stage::Table(number) => tables
-            .get(*number)
-            .map_or_else(|| stage.to_string(), |table| table.name.clone()),
-        other => other.to_string(),
     }
 }
