@@ -64,6 +64,7 @@ fn boot(runs: u32) -> Result<()> {
         cmdline: "exit-port=0xf4 for=1".to_owned(),
         console: Console::File(dir.join("console.txt")),
         debugcon: dir.join("channel.jsonl"),
+        acpi_tables: Vec::new(),
         gdb: false,
     };
     let mut times = Vec::new();

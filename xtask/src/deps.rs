@@ -1,6 +1,12 @@
 //! Checks what a build and a run need, and installs what is missing, saying each step.
 
-use std::{env, ffi::OsString, path::PathBuf, process::Command};
+use std::{
+    env,
+    ffi::OsString,
+    path::PathBuf,
+    process::Command,
+    sync::{Mutex, PoisonError},
+};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::unistd::geteuid;
@@ -15,6 +21,10 @@ use crate::{
 pub const QEMU: &str = "qemu-system-x86_64";
 /// Debian's and Ubuntu's package of it.
 const QEMU_PACKAGE: &str = "qemu-system-x86";
+/// The compiler of ACPI tables.
+pub const IASL: &str = "iasl";
+/// Debian's and Ubuntu's package of it.
+const IASL_PACKAGE: &str = "acpica-tools";
 
 /// `cargo xtask doctor`.
 ///
@@ -24,6 +34,8 @@ pub fn doctor() -> Result<()> {
     bare_metal_target()?;
     qemu()?;
     lint_tools()?;
+    iasl()?;
+    eprintln!("xtask: {IASL}: here");
     eprintln!("xtask: all that Lull needs is here");
     Ok(())
 }
@@ -113,7 +125,7 @@ pub fn lint_tools() -> Result<()> {
 /// If it is missing and cannot be installed.
 pub fn qemu() -> Result<Version> {
     if !in_path(QEMU) {
-        install_qemu()?;
+        install(QEMU, QEMU_PACKAGE, &by_hand())?;
     }
     let version = Version::of(QEMU)?;
     if version < Version::OLDEST {
@@ -126,26 +138,41 @@ pub fn qemu() -> Result<Version> {
     Ok(version)
 }
 
-fn install_qemu() -> Result<()> {
+/// Makes sure that the compiler of ACPI tables is there.
+///
+/// # Errors
+/// If it is missing and cannot be installed.
+pub fn iasl() -> Result<()> {
+    // Tests ask for it side by side: one of them installs it.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if in_path(IASL) {
+        return Ok(());
+    }
+    let by_hand = format!(
+        "install it with `sudo apt-get install {IASL_PACKAGE}` (Debian, Ubuntu), `sudo dnf install acpica-tools` \
+         (Fedora) or `sudo pacman -S acpica` (Arch), and try again"
+    );
+    install(IASL, IASL_PACKAGE, &by_hand)
+}
+
+fn install(program: &str, package: &str, by_hand: &str) -> Result<()> {
     let installer = Installer::find(in_path("apt-get"), geteuid().is_root(), sudo_works)
-        .map_err(|why| anyhow!("{QEMU} is missing, and {why}: {}", by_hand()))?;
-    eprintln!("xtask: {QEMU}: missing; installing {QEMU_PACKAGE}");
+        .map_err(|why| anyhow!("{program} is missing, and {why}: {by_hand}"))?;
+    eprintln!("xtask: {program}: missing; installing {package}");
     for args in [
         &["update"][..],
-        &["install", "--yes", "--no-install-recommends", QEMU_PACKAGE][..],
+        &["install", "--yes", "--no-install-recommends", package][..],
     ] {
         let mut command = installer.apt_get(args);
         eprintln!("xtask: running `{}`", process::line(&command));
         process::run(&mut command).with_context(|| {
-            format!(
-                "{QEMU} is missing and could not be installed; {}",
-                by_hand()
-            )
+            format!("{program} is missing and could not be installed; {by_hand}")
         })?;
     }
     ensure!(
-        in_path(QEMU),
-        "{QEMU_PACKAGE} is installed, yet {QEMU} is not in PATH"
+        in_path(program),
+        "{package} is installed, yet {program} is not in PATH"
     );
     Ok(())
 }

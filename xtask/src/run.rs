@@ -128,6 +128,7 @@ pub fn command(args: &RunArgs) -> Result<()> {
         cmdline: cmdline(args),
         console,
         debugcon: dir.join("channel.jsonl"),
+        acpi_tables: Vec::new(),
         gdb: args.gdb,
     };
     eprintln!("xtask: {}", process::line(&machine.command()));

@@ -4,7 +4,6 @@
 //! wrong is a [`Problem`], and what was learnt before stays. After the work was thrown out it is tried once more, without
 //! the table or processor that it was at; then it is left alone.
 
-use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -13,11 +12,14 @@ use lull_core::cstate::acpi::{Cst, CstEntry, CstFault, CstMethod, Fadt};
 use lull_core::cstate::select::{CpuFacts, MwaitVerdict};
 use lull_core::options::{IdleMethod, Options};
 
-use super::aml::capabilities::Capabilities;
-use super::aml::{AmlTable, Evaluated, Finding, Findings, Job, Path, Stage, Told, stage_name};
+use super::Problem;
+use super::aml::{Evaluated, Finding, Path, Told};
 use super::tables::{u32_at, u64_at};
-use super::{FirmwareInfo, Problem};
-use crate::cage::Escape;
+
+#[cfg(any(target_os = "none", test))]
+mod evaluate;
+#[cfg(target_os = "none")]
+mod run;
 
 /// Where bus masters show, and how they are kept from memory while the caches are off. ACPI specification 6.5, 4.8.3.
 ///
@@ -140,127 +142,6 @@ pub fn offers_mwait(facts: &CpuFacts, options: &Options) -> bool {
     reported && wanted && (works || options.cstates.force_mwait)
 }
 
-/// Is there any reason to run the firmware's code? A name that is in no table is not defined; a P_BLK is of use only with
-/// latencies that ACPI allows.
-fn worthwhile(info: &FirmwareInfo) -> bool {
-    let fadt = &info.c_states.fadt;
-    let p_blk = !fadt.hardware_reduced() && (fadt.lvl2().is_some() || fadt.lvl3().is_some());
-    p_blk || info.aml.iter().any(|table| table.mentions(b"_CST"))
-}
-
-/// Runs the firmware's code by `enter` (which runs one job in the cage), as often as is worth it, and sums up.
-fn evaluate_all(
-    tables: &[AmlTable],
-    enabled: &[u32],
-    capabilities: Capabilities,
-    mut enter: impl FnMut(&Job<'_>, &mut Findings) -> Result<(), Escape>,
-) -> FirmwareStates {
-    const TRIES: u32 = 2;
-    let mut states = FirmwareStates {
-        offered: capabilities.bits(),
-        ..FirmwareStates::default()
-    };
-    let mut findings = Findings::with_room(enabled.len().max(256));
-    let mut without: Vec<usize> = Vec::new();
-    while states.runs < TRIES {
-        states.runs += 1;
-        let job = Job {
-            tables,
-            without: &without,
-            enabled,
-            capabilities,
-        };
-        findings.remarks.clear();
-        let Err(escape) = enter(&job, &mut findings) else {
-            break;
-        };
-        let what = if states.runs < TRIES {
-            "tried once more without it"
-        } else {
-            "left alone from here on"
-        };
-        states.problems.push(Problem::new(
-            stage_name(&findings.stage, tables),
-            format_args!("the firmware's code had to be stopped: {escape}; {what}"),
-            "code that comes to an end",
-        ));
-        match findings.stage {
-            Stage::Table(number) => without.push(number),
-            Stage::Processor(path, processor, _) => findings.processors.push(Finding {
-                path,
-                processor,
-                told: Told::default(),
-                cst: Evaluated::Stopped(cut(&escape)),
-            }),
-            Stage::Search => break,
-        }
-    }
-    states.p_blk = findings.p_blk;
-    for (name, why) in &findings.remarks {
-        states
-            .problems
-            .push(Problem::new(name, why, "AML that can be evaluated"));
-    }
-    sum_up(findings.processors, &mut states);
-    states
-}
-
-fn cut(escape: &Escape) -> crate::cage::Text {
-    let mut text = crate::cage::Text::new();
-    for c in escape.to_string().chars() {
-        if text.try_push(c).is_err() {
-            break;
-        }
-    }
-    text
-}
-
-fn sum_up(processors: Vec<Finding>, states: &mut FirmwareStates) {
-    for finding in &processors {
-        let name = format!("{}._CST", finding.path);
-        let expected = "a _CST as ACPI 8.4.2.1 has it";
-        let mut problem = |why: &dyn fmt::Display| {
-            // Machines have many CPUs, and the same fault on each.
-            if !states.problems.iter().any(|p| p.why == why.to_string()) {
-                states.problems.push(Problem::new(&name, why, expected));
-            }
-        };
-        match &finding.cst {
-            Evaluated::List(entries, faults) => {
-                for (at, fault) in faults {
-                    match at {
-                        0 => problem(fault),
-                        at => problem(&format_args!("entry {at}: {fault}, skipped")),
-                    }
-                }
-                if entries.is_empty() {
-                    problem(&"no entry of it can be used");
-                }
-            }
-            Evaluated::Refused(fault) => problem(&format_args!("{fault}: not used")),
-            // It has been named already.
-            Evaluated::Stopped(_) => {}
-            Evaluated::Failed(why) => problem(why),
-        }
-    }
-    states.cst = processors.iter().find_map(|finding| match &finding.cst {
-        Evaluated::List(entries, faults) if !entries.is_empty() => Some(Cst {
-            entries: entries.to_vec(),
-            faults: faults.to_vec(),
-        }),
-        _ => None,
-    });
-    states.state = match (
-        &states.cst,
-        processors.is_empty() && states.problems.is_empty(),
-    ) {
-        (Some(_), _) => State::Found,
-        (None, true) => State::None,
-        (None, false) => State::Failed,
-    };
-    states.processors = processors;
-}
-
 /// The entries and faults of a finding, if its `_CST` has a sound frame.
 type List<'a> = (&'a [CstEntry], &'a [(usize, CstFault)]);
 
@@ -362,121 +243,7 @@ impl fmt::Display for Shown<'_> {
 }
 
 #[cfg(target_os = "none")]
-mod bare {
-    #![expect(
-        unsafe_code,
-        reason = "work that is thrown out must leave nothing behind"
-    )]
-    use alloc::boxed::Box;
-    use alloc::vec::Vec;
-
-    use lull_core::platform::OneShot;
-    use lull_core::units::Micros;
-
-    use super::{
-        Capabilities, FirmwareInfo, FirmwareStates, Problem, State, evaluate_all, worthwhile,
-    };
-    use crate::acpi::aml::evaluate;
-    use crate::acpi::aml::handler::{Guarded, ThisMachine};
-    use crate::acpi::aml::rules::{Refusals, Rules};
-    use crate::boot::{BootInfo, MemoryKind};
-    use crate::cage::{self, Limits};
-    use crate::console::port::{MachinePorts, Ports};
-
-    /// Large machines have some 500 KiB of AML, which becomes ten times as much. Its parsers nest deeply.
-    const LIMITS: Limits = Limits {
-        stack: 1 << 20,
-        heap: 16 << 20,
-        time: Micros::new(1_000_000),
-    };
-
-    static REFUSALS: Refusals = Refusals::none();
-
-    fn rules(info: &FirmwareInfo, loader: &BootInfo, exit_port: Option<u16>) -> Rules {
-        let ram = loader
-            .memory
-            .iter()
-            .filter(|part| part.kind == MemoryKind::Usable)
-            .map(|part| part.range);
-        let registers = info
-            .local_apic
-            .into_iter()
-            .chain([0xFEE0_0000])
-            .chain(info.io_apics.iter().map(|io_apic| io_apic.address))
-            .chain(info.hpet.map(|hpet| hpet.address));
-        let power = info.power_off.iter().flat_map(|off| {
-            [Some(off.control_a), off.control_b]
-                .into_iter()
-                .flatten()
-                .flat_map(|port| [port, port.saturating_add(1)])
-        });
-        let reset = info.reset.and_then(|reset| match reset.register {
-            crate::acpi::power::Register::Port(port) => Some(port),
-            crate::acpi::power::Register::Memory(_) => None,
-        });
-        Rules::new(ram, registers, power.chain(reset).chain(exit_port))
-    }
-
-    /// Reads all that the firmware says about C-states, and takes the AML out of `info`: it is run here or never.
-    ///
-    /// On the boot CPU, before the others start, with its timer working and not armed. `mwait`: see
-    /// [`offers_mwait`](super::offers_mwait).
-    pub fn read(
-        info: &mut FirmwareInfo,
-        loader: &BootInfo,
-        options: &lull_core::options::Options,
-        mwait: bool,
-        timer: &impl OneShot,
-    ) -> FirmwareStates {
-        let tables = core::mem::take(&mut info.aml);
-        if !options.cstates.acpi_cst {
-            return FirmwareStates {
-                state: State::Off,
-                ..FirmwareStates::default()
-            };
-        }
-        info.aml = tables;
-        let worthwhile = worthwhile(info);
-        let tables = core::mem::take(&mut info.aml);
-        if !worthwhile {
-            return FirmwareStates::default();
-        }
-        // The firmware is told that `_CST` is used instead of the FADT. ACPI specification 6.5, 5.2.9, CST_CNT.
-        if let (Some(port), value @ 1..) =
-            (info.c_states.smi_command, info.c_states.fadt.cst_control)
-        {
-            MachinePorts.write8(port, value);
-        }
-        let enabled: Vec<u32> = info.cpus.iter().map(|cpu| cpu.processor).collect();
-        let rules = rules(info, loader, options.exit_port);
-        REFUSALS.clear();
-        let capabilities = Capabilities::of_lull(mwait);
-        let mut states = evaluate_all(&tables, &enabled, capabilities, |job, findings| {
-            let mut work = || {
-                let handler = Box::new(Guarded {
-                    machine: ThisMachine,
-                    rules: rules.clone(),
-                    refusals: &REFUSALS,
-                });
-                evaluate(handler, job, findings);
-            };
-            // SAFETY: `work` writes to `findings` only, which is plain bytes but for a list that has its room already (it
-            // is not pushed to when full); what it takes of locks it takes undisturbed; other CPUs have not started.
-            unsafe { cage::run(&LIMITS, timer, &mut work) }
-        });
-        if REFUSALS.count() > 0 {
-            states.problems.push(Problem::new(
-                "AML",
-                &REFUSALS,
-                "firmware that leaves memory, interrupts and console to the hypervisor",
-            ));
-        }
-        states
-    }
-}
-
-#[cfg(target_os = "none")]
-pub use bare::read;
+pub use run::read;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! The heap of the cage: what is allocated inside lives in here, and dies with it.
 //!
 //! The global allocator ([`crate::mm`]) sends every allocation of the CPU in the cage here. No lock: only that CPU, only
-//! between [`open`] and [`close`], and no interrupt handler allocates.
+//! between opening and closing it, and no interrupt handler allocates.
 #![expect(unsafe_code, reason = "an allocator hands out raw memory")]
 
 use core::alloc::Layout;

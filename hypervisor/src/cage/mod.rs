@@ -29,7 +29,7 @@ mod hardware;
 pub use self::hardware::{catch, is_inside, out_of_time, panicked, run, undisturbed};
 
 /// A text of an escape. What is longer is cut.
-pub type Text = ArrayString<160>;
+pub type Text = ArrayString<112>;
 
 /// What the work may use up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

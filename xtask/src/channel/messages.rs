@@ -7,10 +7,11 @@ use serde_json::Value;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Message {
     Boot(Boot),
     Problem(Problem),
+    AcpiCst(AcpiCst),
     Cstates(Cstates),
     Guest(GuestEvent),
     Figure(Figure),
@@ -55,6 +56,65 @@ pub struct Problem {
     pub name: String,
     pub why: String,
     pub expected: Option<String>,
+}
+
+/// What the firmware says about C-states.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct AcpiCst {
+    /// `off`, `none`, `found` or `failed`.
+    pub state: String,
+    /// How often the firmware's code was run.
+    pub runs: u32,
+    /// The capability dword that the processors were told.
+    pub offered: u32,
+    /// The port of the P_BLK.
+    pub p_blk: Option<u16>,
+    /// Processors with equal results, taken together.
+    pub groups: Vec<CstGroup>,
+}
+
+/// Processors with equal results.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CstGroup {
+    /// Path of the first one's object.
+    pub first: String,
+    /// ACPI's numbers of all.
+    pub processors: Vec<u32>,
+    /// Whether `_OSC` took note, if there is one.
+    pub osc: Option<bool>,
+    /// What it granted.
+    pub granted: Option<u32>,
+    /// Whether `_PDC` told.
+    pub pdc: bool,
+    /// Why there are no entries.
+    pub why: Option<String>,
+    pub entries: Vec<CstEntry>,
+    pub faults: Vec<CstFault>,
+}
+
+/// One state of `_CST`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CstEntry {
+    /// ACPI's type.
+    pub c: u8,
+    /// `mwait`, `hlt` or `io`.
+    pub method: String,
+    pub hint: Option<u32>,
+    pub port: Option<u16>,
+    pub check_bus_master: Option<bool>,
+    pub latency_us: u64,
+}
+
+/// What is wrong with an entry.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CstFault {
+    /// Its position from 1; 0 is the list.
+    pub entry: u32,
+    pub why: String,
 }
 
 /// One reading of all CPUs' counters.

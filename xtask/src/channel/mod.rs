@@ -7,7 +7,8 @@ mod messages;
 mod tail;
 
 pub use messages::{
-    Boot, Counters, CpuCounters, Cstates, End, Figure, GuestEvent, Message, Problem, State,
+    AcpiCst, Boot, Counters, CpuCounters, CstEntry, Cstates, End, Figure, GuestEvent, Message,
+    Problem, State,
 };
 pub use tail::Tail;
 
@@ -56,6 +57,17 @@ impl Channel {
         self.messages.iter().find_map(|message| {
             if let Message::Boot(boot) = message {
                 Some(boot)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// What the firmware said about C-states.
+    pub fn acpi_cst(&self) -> Option<&AcpiCst> {
+        self.messages.iter().find_map(|message| {
+            if let Message::AcpiCst(cst) = message {
+                Some(cst)
             } else {
                 None
             }
@@ -174,6 +186,20 @@ mod tests {
         assert_eq!(channel.figures().next().unwrap().number(), Some(12.5));
         assert_eq!(channel.problems().next().unwrap().place, "cmdline");
         assert_eq!(channel.end().unwrap().status, "ok");
+    }
+
+    #[test]
+    fn what_the_firmware_says_about_c_states_is_read() {
+        let channel = Channel::of_text(
+            r#"{"v":1,"type":"acpi_cst","state":"found","runs":1,"offered":26,"groups":[{"first":"\\_PR_.CPU0","processors":[0,1],"pdc":true,"entries":[{"c":2,"method":"io","port":6164,"latency_us":90}],"faults":[]}]}"#,
+        );
+        assert!(channel.faults.is_empty(), "{:?}", channel.faults);
+        let group = &channel.acpi_cst().unwrap().groups[0];
+        assert_eq!(
+            (group.first.as_str(), group.osc, group.pdc),
+            ("\\_PR_.CPU0", None, true)
+        );
+        assert_eq!(group.entries[0].port, Some(0x1814));
     }
 
     #[test]

@@ -83,6 +83,7 @@ fn probe(version: Version, built: &Built) -> Result<()> {
         cmdline: String::new(),
         console: Console::File(dir.join("console.txt")),
         debugcon: dir.join("channel.jsonl"),
+        acpi_tables: Vec::new(),
         gdb: false,
     };
     attempt("an ordinary guest", &alone)?;

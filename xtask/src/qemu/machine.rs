@@ -53,6 +53,8 @@ pub struct Machine {
     pub console: Console,
     /// Where port 0xE9 goes.
     pub debugcon: PathBuf,
+    /// Compiled ACPI tables that the firmware has besides its own.
+    pub acpi_tables: Vec<PathBuf>,
     /// Stop before the first instruction and wait for a debugger on TCP port 1234.
     pub gdb: bool,
 }
@@ -111,6 +113,9 @@ impl Machine {
         }
         args.pair("-debugcon", prefixed("file:", &self.debugcon));
         args.pair("-device", "isa-debug-exit,iobase=0xf4,iosize=4");
+        for table in &self.acpi_tables {
+            args.pair("-acpitable", prefixed("file=", &doubled_commas(table)));
+        }
         if self.gdb {
             args.pair("-gdb", "tcp:127.0.0.1:1234");
             args.one("-S");
@@ -145,6 +150,11 @@ impl Machine {
         }
         cpu
     }
+}
+
+/// QEMU takes a comma for the end of a value, and two for one.
+fn doubled_commas(path: &std::path::Path) -> PathBuf {
+    path.to_string_lossy().replace(',', ",,").into()
 }
 
 fn prefixed(prefix: &str, path: &std::path::Path) -> OsString {
@@ -184,6 +194,7 @@ mod tests {
             cmdline: "exit-port=0xf4 keep".into(),
             console: Console::Piped,
             debugcon: "channel,1.json".into(),
+            acpi_tables: Vec::new(),
             gdb: false,
         }
     }
@@ -214,6 +225,19 @@ mod tests {
         let text = line(&one);
         assert!(text.starts_with("-accel tcg -M q35"), "{text}");
         assert!(text.ends_with("-kernel image"), "{text}");
+    }
+
+    #[test]
+    fn tables_are_given_by_file() {
+        let machine = Machine {
+            acpi_tables: vec!["a.aml".into(), "b,c.aml".into()],
+            ..machine(Accel::Tcg)
+        };
+        let text = line(&machine);
+        assert!(
+            text.contains(" -acpitable file=a.aml -acpitable file=b,,c.aml -kernel "),
+            "{text}"
+        );
     }
 
     #[test]

@@ -61,6 +61,7 @@ impl<'a> Rig<'a> {
             cmdline: String::new(),
             console: Console::Piped,
             debugcon: lab.dir.join(format!("{label}.channel.jsonl")),
+            acpi_tables: Vec::new(),
             gdb: false,
         };
         Self {
@@ -104,6 +105,12 @@ impl<'a> Rig<'a> {
     /// This archive instead of one made of the guests.
     pub fn bundle(mut self, bytes: Vec<u8>) -> Self {
         self.bundle = Some(bytes);
+        self
+    }
+
+    /// One more ACPI table, compiled already.
+    pub fn acpi_table(mut self, aml: PathBuf) -> Self {
+        self.machine.acpi_tables.push(aml);
         self
     }
 

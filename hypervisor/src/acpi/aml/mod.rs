@@ -12,7 +12,7 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -76,6 +76,10 @@ pub struct Told {
 
 /// What `_CST` of a processor object came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would lie in the arena of the cage"
+)]
 pub enum Evaluated {
     /// Entries that make sense, and what is wrong with others, by their position from 1.
     List(
@@ -114,6 +118,9 @@ pub enum Stage {
     Processor(Path, u32, &'static str),
 }
 
+/// Why something failed; a longer one is cut.
+pub type Remark = ArrayString<160>;
+
 /// Most remarks that are kept.
 const MAX_REMARKS: usize = 16;
 
@@ -123,7 +130,7 @@ pub struct Findings {
     /// A finding for each processor object that has a `_CST`.
     pub processors: Vec<Finding>,
     /// Methods and tables with which the interpreter failed, and why.
-    pub remarks: ArrayVec<(Path, Text), MAX_REMARKS>,
+    pub remarks: ArrayVec<(Path, Remark), MAX_REMARKS>,
     /// The P_BLK of the first processor object that has one.
     pub p_blk: Option<u16>,
     /// What is being done now.
@@ -219,7 +226,10 @@ pub fn evaluate(handler: Box<dyn Handler>, job: &Job<'_>, findings: &mut Finding
         if let Some(code) = table.bytes.get(HEADER..).filter(|code| !code.is_empty())
             && let Err(why) = context.parse_table(&with_room_behind(code))
         {
-            let why = format!("the interpreter stopped: {why:?}; what came before is used");
+            let why = format!(
+                "the interpreter stopped: {}; what came before is used",
+                Shown(&why)
+            );
             findings.remark(&table.name, why);
         }
     }
@@ -406,7 +416,25 @@ fn cst(context: &mut AmlContext, path: &str) -> Evaluated {
 }
 
 fn failure(why: &AmlError) -> String {
-    format!("the interpreter gave up: {why:?}")
+    format!("the interpreter gave up: {}", Shown(why))
+}
+
+/// An error of the interpreter, with its names as ACPI writes them.
+struct Shown<'a>(&'a AmlError);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            AmlError::ValueDoesNotExist(name) | AmlError::LevelDoesNotExist(name) => {
+                write!(f, "there is no {}", name.as_string())
+            }
+            AmlError::NameCollision(name) => write!(f, "{} is there twice", name.as_string()),
+            AmlError::InvalidNormalizedName(name) => {
+                write!(f, "{} is no name", name.as_string())
+            }
+            other => write!(f, "{other:?}"),
+        }
+    }
 }
 
 fn invoke(
@@ -461,15 +489,5 @@ impl fmt::Display for Stage {
             Self::Search => f.write_str("looking for processors"),
             Self::Processor(path, _, method) => write!(f, "{path}.{method}"),
         }
-    }
-}
-
-/// What the stage is about, for the name of a problem.
-pub(super) fn stage_name(stage: &Stage, tables: &[AmlTable]) -> String {
-    match stage {
-        Stage::Table(number) => tables
-            .get(*number)
-            .map_or_else(|| stage.to_string(), |table| table.name.clone()),
-        other => other.to_string(),
     }
 }

@@ -1,6 +1,11 @@
 //! What is made of findings, and of a cage that throws out.
 
+use super::evaluate::{evaluate_all, worthwhile};
 use super::*;
+use crate::acpi::FirmwareInfo;
+use crate::acpi::aml::capabilities::Capabilities;
+use crate::acpi::aml::{AmlTable, Stage};
+use crate::cage::Escape;
 use lull_core::cstate::MwaitHint;
 use lull_core::cstate::acpi::AcpiType;
 use lull_core::cstate::select::{MwaitLeaf, MwaitTest};

@@ -1,6 +1,7 @@
 //! The table of all cases, by group.
 
 mod accounting;
+mod acpi;
 mod bad_input;
 mod bare;
 mod guests;
@@ -22,6 +23,7 @@ pub fn all() -> Vec<Case> {
         accounting::cases(),
         keys::cases(),
         bad_input::cases(),
+        acpi::cases(),
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,145 @@
+//! How often the firmware's code is run, and what is made of what it said: pure.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use lull_core::cstate::acpi::Cst;
+
+use super::{FirmwareStates, State};
+use crate::acpi::aml::capabilities::Capabilities;
+use crate::acpi::aml::{AmlTable, Evaluated, Finding, Findings, Job, Stage, Told};
+use crate::acpi::{FirmwareInfo, Problem};
+use crate::cage::Escape;
+
+/// Is there any reason to run the firmware's code? A name that is in no table is not defined; a P_BLK is of use only with
+/// latencies that ACPI allows.
+pub(super) fn worthwhile(info: &FirmwareInfo) -> bool {
+    let fadt = &info.c_states.fadt;
+    let p_blk = !fadt.hardware_reduced() && (fadt.lvl2().is_some() || fadt.lvl3().is_some());
+    p_blk || info.aml.iter().any(|table| table.mentions(b"_CST"))
+}
+
+/// Runs the firmware's code by `enter` (which runs one job in the cage), as often as is worth it, and sums up.
+pub(super) fn evaluate_all(
+    tables: &[AmlTable],
+    enabled: &[u32],
+    capabilities: Capabilities,
+    mut enter: impl FnMut(&Job<'_>, &mut Findings) -> Result<(), Escape>,
+) -> FirmwareStates {
+    const TRIES: u32 = 2;
+    let mut states = FirmwareStates {
+        offered: capabilities.bits(),
+        ..FirmwareStates::default()
+    };
+    let mut findings = Findings::with_room(enabled.len().max(256));
+    let mut without: Vec<usize> = Vec::new();
+    while states.runs < TRIES {
+        states.runs += 1;
+        let job = Job {
+            tables,
+            without: &without,
+            enabled,
+            capabilities,
+        };
+        findings.remarks.clear();
+        let Err(escape) = enter(&job, &mut findings) else {
+            break;
+        };
+        let what = if states.runs < TRIES {
+            "tried once more without it"
+        } else {
+            "left alone from here on"
+        };
+        states.problems.push(Problem::new(
+            stage_name(&findings.stage, tables),
+            format_args!("the firmware's code had to be stopped: {escape}; {what}"),
+            "code that comes to an end",
+        ));
+        match findings.stage {
+            Stage::Table(number) => without.push(number),
+            Stage::Processor(path, processor, _) => findings.processors.push(Finding {
+                path,
+                processor,
+                told: Told::default(),
+                cst: Evaluated::Stopped(cut(&escape)),
+            }),
+            Stage::Search => break,
+        }
+    }
+    states.p_blk = findings.p_blk;
+    for (name, why) in &findings.remarks {
+        states
+            .problems
+            .push(Problem::new(name, why, "AML that can be evaluated"));
+    }
+    sum_up(findings.processors, &mut states);
+    states
+}
+
+/// What the stage is about, for the name of a problem.
+fn stage_name(stage: &Stage, tables: &[AmlTable]) -> String {
+    match stage {
+        Stage::Table(number) => tables
+            .get(*number)
+            .map_or_else(|| stage.to_string(), |table| table.name.clone()),
+        other => other.to_string(),
+    }
+}
+
+fn cut(escape: &Escape) -> crate::cage::Text {
+    let mut text = crate::cage::Text::new();
+    for c in escape.to_string().chars() {
+        if text.try_push(c).is_err() {
+            break;
+        }
+    }
+    text
+}
+
+fn sum_up(processors: Vec<Finding>, states: &mut FirmwareStates) {
+    for finding in &processors {
+        let name = format!("{}._CST", finding.path);
+        let expected = "a _CST as ACPI 8.4.2.1 has it";
+        let mut problem = |why: &dyn fmt::Display| {
+            // Machines have many CPUs, and the same fault on each.
+            if !states.problems.iter().any(|p| p.why == why.to_string()) {
+                states.problems.push(Problem::new(&name, why, expected));
+            }
+        };
+        match &finding.cst {
+            Evaluated::List(entries, faults) => {
+                for (at, fault) in faults {
+                    match at {
+                        0 => problem(fault),
+                        at => problem(&format_args!("entry {at}: {fault}, skipped")),
+                    }
+                }
+                if entries.is_empty() {
+                    problem(&"no entry of it can be used");
+                }
+            }
+            Evaluated::Refused(fault) => problem(&format_args!("{fault}: not used")),
+            // It has been named already.
+            Evaluated::Stopped(_) => {}
+            Evaluated::Failed(why) => problem(why),
+        }
+    }
+    states.cst = processors.iter().find_map(|finding| match &finding.cst {
+        Evaluated::List(entries, faults) if !entries.is_empty() => Some(Cst {
+            entries: entries.to_vec(),
+            faults: faults.to_vec(),
+        }),
+        _ => None,
+    });
+    states.state = match (
+        &states.cst,
+        processors.is_empty() && states.problems.is_empty(),
+    ) {
+        (Some(_), _) => State::Found,
+        (None, true) => State::None,
+        (None, false) => State::Failed,
+    };
+    states.processors = processors;
+}

@@ -1,0 +1,445 @@
+//! The firmware's own code: what it says about C-states, what it is told before, and what it can do wrong.
+//!
+//! The tables are ASL in `hypervisor/tests/acpi`; QEMU gives them to Lull beside its own.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{
+    channel::{AcpiCst, CstEntry},
+    deps, process,
+    test::{
+        case::{Case, Lab},
+        rig::{Ran, Rig},
+    },
+    workspace::{self, BARE_METAL},
+};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::host("acpi/only-aml-is-unstable", only_aml_is_unstable),
+        Case::icount("acpi/none", none),
+        Case::icount("acpi/pdc-decides", pdc_decides),
+        Case::icount("acpi/osc-decides", osc_decides),
+        Case::icount("acpi/osc-refuses", osc_refuses),
+        Case::icount("acpi/without-mwait", without_mwait),
+        Case::icount("acpi/amd", amd),
+        Case::icount("acpi/off", off),
+        Case::icount("acpi/broken", broken),
+        Case::icount("acpi/loop", |lab| {
+            stopped(lab, "loop", "not ready within 1000 ms")
+        }),
+        Case::real_time("acpi/loop-real-time", |lab| {
+            stopped(lab, "loop", "not ready within 1000 ms")
+        }),
+        Case::icount("acpi/panic", |lab| stopped(lab, "panic", "panic: range")),
+        Case::icount("acpi/glutton", |lab| {
+            stopped(lab, "glutton", "used up its 16384 KiB")
+        }),
+        Case::icount("acpi/recursion", recursion),
+        Case::icount("acpi/intruder", intruder),
+        Case::icount("acpi/several", several),
+        Case::icount("acpi/noise", noise),
+    ]
+}
+
+/// Compiles a table of `hypervisor/tests/acpi`.
+fn compile(lab: &Lab<'_>, name: &str) -> Result<PathBuf> {
+    deps::iasl()?;
+    let source = workspace::root()
+        .join("hypervisor/tests/acpi")
+        .join(name)
+        .with_extension("asl");
+    let into = lab.dir.join(name);
+    let mut iasl = Command::new(deps::IASL);
+    // 3168: the old Processor objects are what much firmware has.
+    iasl.args(["-vw", "3168", "-p"]).arg(&into).arg(&source);
+    let output = process::output(iasl.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+    if !output.status.success() {
+        bail!(
+            "{} does not compile:\n{}",
+            source.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(into.with_extension("aml"))
+}
+
+/// A machine with these tables and one guest, which tells whether the machine is sound afterwards.
+fn rig<'a>(lab: &'a Lab<'_>, label: &str, tables: &[&str]) -> Result<Rig<'a>> {
+    let mut rig = lab.rig(label).guest("idle-timer").word("loglvl=debug");
+    for table in tables {
+        rig = rig.acpi_table(compile(lab, table)?);
+    }
+    Ok(rig)
+}
+
+/// Runs it; the guest must pass.
+fn sound(rig: Rig<'_>) -> Result<Ran> {
+    let ran = rig.limit(120).run()?;
+    ran.ok()?.passed("idle-timer")?;
+    Ok(ran)
+}
+
+fn said(ran: &Ran) -> Result<&AcpiCst> {
+    ran.channel()
+        .acpi_cst()
+        .context("the machine channel has no `acpi_cst`")
+}
+
+/// An entry in short: `C2 io 0x1814 90`.
+fn short(entry: &CstEntry) -> String {
+    let at = entry
+        .hint
+        .or(entry.port.map(u32::from))
+        .map_or(String::new(), |at| format!(" {at:#x}"));
+    format!("C{} {}{at} {}", entry.c, entry.method, entry.latency_us)
+}
+
+fn expect(cst: &AcpiCst, group: usize, processors: &[u32], entries: &[&str]) -> Result<()> {
+    let group = cst
+        .groups
+        .get(group)
+        .with_context(|| format!("no group {group} in {cst:?}"))?;
+    let found: Vec<String> = group.entries.iter().map(short).collect();
+    ensure!(
+        group.processors == processors && found == entries,
+        "expected {entries:?} of processors {processors:?}, found {found:?} in {group:?}"
+    );
+    Ok(())
+}
+
+/// That a complaint of firmware `name` says `why`.
+fn complains(ran: &Ran, name: &str, why: &str) -> Result<()> {
+    let found = ran
+        .channel()
+        .problems()
+        .any(|p| p.place == "firmware" && p.name == name && p.why.contains(why));
+    ensure!(
+        found,
+        "no complaint about {name} says `{why}`: {:?}",
+        ran.channel().problems().collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+fn complains_of_nothing(ran: &Ran) -> Result<()> {
+    let firmware = ran.channel().problems().find(|p| p.place == "firmware");
+    ensure!(firmware.is_none(), "complaint: {firmware:?}");
+    Ok(())
+}
+
+/// The compiler lets `aml` use what is unstable, and no other crate: not even one of ours, on bare metal or not.
+fn only_aml_is_unstable(dir: &Path) -> Result<()> {
+    const SOURCE: &[u8] = b"#![no_std]\n#![feature(decl_macro)]\n";
+    let listed = fs::read_to_string(workspace::root().join(".cargo/config.toml"))?;
+    ensure!(
+        listed.contains("RUSTC_BOOTSTRAP = \"aml\"\n"),
+        "RUSTC_BOOTSTRAP lists something else than `aml`"
+    );
+    let compiles = |name: &str, target: Option<&str>| -> Result<(bool, String)> {
+        let mut rustc = Command::new("rustc");
+        rustc.env("RUSTC_BOOTSTRAP", "aml").args([
+            "--crate-type",
+            "lib",
+            "--emit",
+            "metadata",
+            "--crate-name",
+            name,
+            "-",
+        ]);
+        // The compiler puts a new file in the place of what it writes to.
+        rustc.arg("-o").arg(dir.join(format!("{name}.rmeta")));
+        if let Some(target) = target {
+            rustc.args(["--target", target]);
+        }
+        let mut child = rustc
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run rustc")?;
+        child
+            .stdin
+            .take()
+            .context("rustc has no input")?
+            .write_all(SOURCE)?;
+        let output = child.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output.status.success(), said))
+    };
+    for target in [None, Some(BARE_METAL)] {
+        let (works, said) = compiles("aml", target)?;
+        ensure!(works, "`aml` may not use an unstable feature: {said}");
+        for ours in ["lull", "lull_core", "xtask"] {
+            let (works, said) = compiles(ours, target)?;
+            ensure!(
+                !works && said.contains("E0554"),
+                "`{ours}` may use an unstable feature: {said}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// QEMU's own firmware has no `_CST`: its code is not even run.
+fn none(lab: &Lab<'_>) -> Result<()> {
+    let ran = sound(rig(lab, "run", &[])?)?;
+    let cst = said(&ran)?;
+    ensure!(cst.state == "none" && cst.runs == 0, "{cst:?}");
+    complains_of_nothing(&ran)
+}
+
+/// What `_PDC` receives changes what `_CST` gives back, on both processors that are asked.
+fn pdc_decides(lab: &Lab<'_>) -> Result<()> {
+    let ran = sound(rig(lab, "without-mwait", &["intel"])?)?;
+    let cst = said(&ran)?;
+    ensure!(
+        cst.state == "found" && cst.offered == 0x1A && cst.runs == 1,
+        "{cst:?}"
+    );
+    ensure!(
+        cst.groups.iter().all(|g| g.pdc && g.osc.is_none()),
+        "{cst:?}"
+    );
+    expect(cst, 0, &[0, 1], &["C1 hlt 1", "C2 io 0x1814 90"])?;
+    ensure!(cst.p_blk == Some(0x1810), "{cst:?}");
+    complains_of_nothing(&ran)?;
+
+    // QEMU's MWAIT does not sleep, which the self-test finds: to the firmware it is offered only by force.
+    let ran = sound(rig(lab, "with-mwait", &["intel"])?.word("force-mwait"))?;
+    let cst = said(&ran)?;
+    ensure!(cst.offered == 0x31A, "{cst:?}");
+    expect(
+        cst,
+        0,
+        &[0, 1],
+        &["C1 mwait 0x0 1", "C2 mwait 0x21 127", "C3 mwait 0x60 1048"],
+    )?;
+    let checks: Vec<_> = cst.groups[0]
+        .entries
+        .iter()
+        .map(|entry| entry.check_bus_master)
+        .collect();
+    ensure!(
+        checks == [Some(false), Some(false), Some(true)],
+        "{checks:?}"
+    );
+    complains_of_nothing(&ran)
+}
+
+/// The same of `_OSC`, whose answer says what was granted; `_PDC` is then left alone (here it would spoil the result).
+fn osc_decides(lab: &Lab<'_>) -> Result<()> {
+    for (word, granted, entries) in [
+        ("idle=auto", 0x18, ["C1 hlt 1", "C3 io 0x1815 300"]),
+        (
+            "force-mwait",
+            0x318,
+            ["C1 mwait 0x0 1", "C3 mwait 0x20 170"],
+        ),
+    ] {
+        let ran = sound(rig(lab, word, &["osc"])?.word(word))?;
+        let cst = said(&ran)?;
+        expect(cst, 0, &[0], &entries)?;
+        let group = &cst.groups[0];
+        ensure!(
+            group.osc == Some(true) && group.granted == Some(granted) && !group.pdc,
+            "{group:?}"
+        );
+        complains_of_nothing(&ran)?;
+    }
+    Ok(())
+}
+
+/// An `_OSC` that does not know us is named, and `_PDC` tells: the table looks at every dword of its argument.
+fn osc_refuses(lab: &Lab<'_>) -> Result<()> {
+    for (word, entry) in [
+        ("idle=auto", "C2 io 0x1814 20"),
+        ("force-mwait", "C1 mwait 0x10 10"),
+    ] {
+        let ran = sound(rig(lab, word, &["osc-refused"])?.word(word))?;
+        let cst = said(&ran)?;
+        expect(cst, 0, &[0], &[entry])?;
+        let group = &cst.groups[0];
+        ensure!(group.osc == Some(false) && group.pdc, "{group:?}");
+        complains(&ran, "\\_SB_.CPUS.C000._OSC", "does not know the UUID")?;
+    }
+    Ok(())
+}
+
+/// What is not there, or is forbidden, is not offered, force or not.
+fn without_mwait(lab: &Lab<'_>) -> Result<()> {
+    let table = || rig(lab, "run", &["intel"]);
+    for rig in [
+        table()?.cpu("max,-monitor").word("force-mwait"),
+        table()?.word("cpuid=5:ecx=1").word("force-mwait"),
+        table()?.word("idle=hlt").word("force-mwait"),
+    ] {
+        let ran = sound(rig)?;
+        let cst = said(&ran)?;
+        ensure!(cst.offered == 0x1A, "{cst:?}");
+        expect(cst, 0, &[0, 1], &["C1 hlt 1", "C2 io 0x1814 90"])?;
+    }
+    Ok(())
+}
+
+/// AMD's vendor code and port, on QEMU's own processor objects.
+fn amd(lab: &Lab<'_>) -> Result<()> {
+    let ran = sound(rig(lab, "run", &["amd"])?)?;
+    let cst = said(&ran)?;
+    ensure!(cst.groups.len() == 1, "{cst:?}");
+    expect(
+        cst,
+        0,
+        &[0, 1, 2, 3],
+        &["C1 mwait 0x0 1", "C2 io 0x414 800"],
+    )?;
+    ensure!(
+        cst.groups[0].osc.is_none() && !cst.groups[0].pdc,
+        "there is nothing to tell it by: {cst:?}"
+    );
+    complains_of_nothing(&ran)
+}
+
+fn off(lab: &Lab<'_>) -> Result<()> {
+    let ran = sound(rig(lab, "run", &["loop"])?.word("acpi_cst=off"))?;
+    let cst = said(&ran)?;
+    ensure!(
+        cst.state == "off" && cst.runs == 0 && cst.groups.is_empty(),
+        "{cst:?}"
+    );
+    complains_of_nothing(&ran)
+}
+
+/// Bad entries are named and skipped, bad lists refused; what is good among them is used, in order.
+fn broken(lab: &Lab<'_>) -> Result<()> {
+    let ran = sound(rig(lab, "run", &["broken"])?)?;
+    let cst = said(&ran)?;
+    expect(cst, 0, &[0], &["C1 mwait 0x0 90", "C2 io 0x1814 500"])?;
+    let faulty: Vec<u32> = cst.groups[0].faults.iter().map(|f| f.entry).collect();
+    ensure!(faulty == [2, 3, 4, 5, 6, 7, 8, 9, 0], "{faulty:?}");
+    for (processor, why) in [
+        (0, "entry 7: type 7, expected 1, 2 or 3, skipped"),
+        (0, "entry 9: latency 4294967295 us"),
+        (0, "out of order"),
+        (1, "the count says 2, but there are 1 entries"),
+        (2, "not a package"),
+    ] {
+        complains(&ran, &format!("\\_PR_.CPU{processor}._CST"), why)?;
+    }
+    Ok(())
+}
+
+/// What has to be stopped is named; the other processor's list is used, and the machine is none the worse.
+fn stopped(lab: &Lab<'_>, table: &str, why: &str) -> Result<()> {
+    let ran = sound(rig(lab, "run", &[table])?)?;
+    let cst = said(&ran)?;
+    ensure!(cst.state == "found" && cst.runs == 2, "{cst:?}");
+    let first = &cst.groups[0];
+    ensure!(
+        first.processors == [0] && first.why.as_deref().is_some_and(|said| said.contains(why)),
+        "{first:?}"
+    );
+    let port = if table == "panic" { "0x1815" } else { "0x1814" };
+    expect(cst, 1, &[1], &[&format!("C2 io {port} 90")])?;
+    let method = if table == "panic" { "_PDC" } else { "_CST" };
+    complains(&ran, &format!("\\_PR_.CPU0.{method}"), why)?;
+    ensure!(
+        !ran.console.contains(".cargo") && !ran.console.contains("registry"),
+        "the console shows a path of the machine that built the image"
+    );
+    Ok(())
+}
+
+/// Two stacks overflow: after the second the firmware is left alone, and Lull does without.
+fn recursion(lab: &Lab<'_>) -> Result<()> {
+    let ran = sound(rig(lab, "run", &["recursion"])?)?;
+    let cst = said(&ran)?;
+    ensure!(cst.state == "failed" && cst.runs == 2, "{cst:?}");
+    for processor in [0, 1] {
+        let name = format!("\\_PR_.CPU{processor}._CST");
+        complains(&ran, &name, "overflowed its stack")?;
+    }
+    Ok(())
+}
+
+/// Writes to the image, the interrupt controller, the debug-exit port and the reset register do nothing.
+fn intruder(lab: &Lab<'_>) -> Result<()> {
+    let ran = sound(rig(lab, "run", &["intruder"])?)?;
+    expect(said(&ran)?, 0, &[0], &["C2 io 0x1814 90"])?;
+    complains(&ran, "AML", "the first a write to memory at 0x100000")
+}
+
+/// Several tables at once, and one of them hostile.
+fn several(lab: &Lab<'_>) -> Result<()> {
+    let ran = sound(rig(lab, "run", &["amd", "panic"])?)?;
+    let cst = said(&ran)?;
+    ensure!(cst.state == "found" && cst.runs == 2, "{cst:?}");
+    let entries: Vec<usize> = cst.groups.iter().map(|g| g.entries.len()).collect();
+    ensure!(entries == [0, 1, 2], "{cst:?}");
+    complains(&ran, "\\_PR_.CPU0._PDC", "panic: range")
+}
+
+/// Tables of which some bytes were changed: whatever the interpreter makes of them, the machine is none the worse.
+fn noise(lab: &Lab<'_>) -> Result<()> {
+    let mut seed = 1_u32;
+    for round in 0..8 {
+        let mut rig = rig(lab, &format!("run-{round}"), &[])?;
+        for name in ["intel", "osc", "broken"] {
+            let mut bytes = fs::read(compile(lab, name)?)?;
+            damage(&mut bytes, &mut seed);
+            let path = lab.dir.join(format!("{name}-{round}.aml"));
+            fs::write(&path, bytes)?;
+            rig = rig.acpi_table(path);
+        }
+        let ran = sound(rig.word("force-mwait"))?;
+        let cst = said(&ran)?;
+        ensure!(
+            (1..=2).contains(&cst.runs) && cst.state != "none",
+            "round {round}: {cst:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Changes about every fiftieth byte behind the header, and makes the checksum right again.
+fn damage(table: &mut [u8], seed: &mut u32) {
+    const HEADER: usize = 36;
+    const CHECKSUM: usize = 9;
+    for byte in table.iter_mut().skip(HEADER) {
+        *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        if (*seed >> 16).is_multiple_of(50) {
+            *byte = (*seed >> 24) as u8;
+        }
+    }
+    let sum = |bytes: &[u8]| bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+    let rest = sum(table);
+    if let Some(checksum) = table.get_mut(CHECKSUM) {
+        *checksum = checksum.wrapping_sub(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_is_the_same_every_time_and_keeps_the_checksum_right() {
+        let make = || {
+            let mut table = vec![7_u8; 600];
+            damage(&mut table, &mut 1);
+            table
+        };
+        let table = make();
+        assert_eq!(table, make());
+        assert_eq!(table.iter().fold(0_u8, |sum, b| sum.wrapping_add(*b)), 0);
+        let changed = table.iter().skip(36).filter(|byte| **byte != 7).count();
+        assert!((3..40).contains(&changed), "{changed}");
+        assert!(table.iter().take(36).filter(|byte| **byte != 7).count() <= 1);
+    }
+}
