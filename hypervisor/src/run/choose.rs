@@ -54,7 +54,7 @@ fn log_choice(cpu: CpuId, selected: &Selected) {
         log::Level::Debug
     };
     for note in &selected.notes {
-        log::log!(level, "{cpu}: {note}");
+        log::debug!("{cpu}: {note}");
     }
     for one in &selected.considered {
         let level = if one.verdict.is_usable() {
@@ -64,7 +64,11 @@ fn log_choice(cpu: CpuId, selected: &Selected) {
         };
         log::log!(level, "{cpu}: {one}");
     }
-    for write in &selected.msr_writes {
-        log::debug!("{cpu}: planned: {write}");
-    }
+    let used = selected.considered.iter().filter(|one| one.verdict.is_used());
+    log::log!(
+        level,
+        "{cpu}: {} C-states used of {} considered: key C says why",
+        used.count(),
+        selected.considered.len()
+    );
 }
