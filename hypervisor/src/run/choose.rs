@@ -64,7 +64,10 @@ fn log_choice(cpu: CpuId, selected: &Selected) {
         };
         log::log!(level, "{cpu}: {one}");
     }
-    let used = selected.considered.iter().filter(|one| one.verdict.is_used());
+    let used = selected
+        .considered
+        .iter()
+        .filter(|one| one.verdict.is_used());
     log::log!(
         level,
         "{cpu}: {} C-states used of {} considered: key C says why",

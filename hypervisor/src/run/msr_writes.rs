@@ -82,7 +82,10 @@ impl fmt::Display for Outcome {
                 write!(f, "writing {new:#x} raises {fault}; it stays {old:#x}")
             }
             Self::NotKept { old, new, reads } => {
-                write!(f, "{new:#x} was written over {old:#x}, and it reads {reads:#x}")
+                write!(
+                    f,
+                    "{new:#x} was written over {old:#x}, and it reads {reads:#x}"
+                )
             }
             Self::NotHere => f.write_str("not on this CPU, or not now"),
         }
@@ -259,7 +262,10 @@ mod tests {
         );
         let mut msrs = Mock::of(2);
         msrs.keeps = false;
-        assert!(matches!(one(C1E, true, &mut msrs), Outcome::NotKept { reads: 2, .. }));
+        assert!(matches!(
+            one(C1E, true, &mut msrs),
+            Outcome::NotKept { reads: 2, .. }
+        ));
         msrs.value = Err(GP);
         assert_eq!(one(C1E, true, &mut msrs), Outcome::CannotRead(GP));
     }
@@ -274,7 +280,10 @@ mod tests {
         };
         let mut msrs = Mock::of(7);
         assert_eq!(one(package, false, &mut msrs), Outcome::NotHere);
-        assert_eq!(one(package, true, &mut msrs), Outcome::Written { old: 7, new: 0 });
+        assert_eq!(
+            one(package, true, &mut msrs),
+            Outcome::Written { old: 7, new: 0 }
+        );
         let late = MsrWrite {
             when: When::AfterDays(1000),
             ..C1E
@@ -286,6 +295,9 @@ mod tests {
             when: When::StartAndAcpiEnable,
             ..C1E
         };
-        assert!(matches!(one(again, true, &mut msrs), Outcome::Written { .. }));
+        assert!(matches!(
+            one(again, true, &mut msrs),
+            Outcome::Written { .. }
+        ));
     }
 }
