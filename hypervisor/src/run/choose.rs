@@ -9,7 +9,10 @@ use lull_core::options::Options;
 use lull_core::units::CpuId;
 use raw_cpuid::{CpuIdReader, CpuIdReaderNative};
 
+use crate::cpu::around::Around;
 use crate::{apic, cpu};
+
+const ARCH_CAPABILITIES: u32 = 0x10A;
 
 /// Chooses the states of the CPU that runs this, and says on the console what came out and why.
 ///
@@ -42,6 +45,9 @@ pub fn states(cpu: CpuId, online: &[CpuId], options: &Options, firmware: Firmwar
         ..Query::new(facts, options.idle, &options.cstates)
     };
     let selected = select::select(&query);
+    let mut around = Around::of(leaves, || cpu::safe::rdmsr(ARCH_CAPABILITIES).ok());
+    around.set(Around::FLUSH_LINE, selected.flush_before_monitor);
+    around.require();
     log_choice(cpu, &selected);
     selected
 }

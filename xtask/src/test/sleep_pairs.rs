@@ -16,7 +16,7 @@ const PAIRS: &str = ".lull_sti_pairs";
 const BOOT_ENTRIES: [&str; 2] = ["lull_pvh_entry", "lull_multiboot2_entry"];
 
 /// Where the firmware's code runs, in its cage and with interrupts open, before any CPU idles. Nothing sleeps there.
-const CAGED: [&str; 2] = ["lull::cage::", "lull::acpi::"];
+const CAGED: [&str; 3] = ["lull::cage::", "lull::acpi::", "lull_cage_enter"];
 
 /// What was found, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
