@@ -5,12 +5,13 @@
 //! their own CPU's wake word, and end the interrupt; they take no lock.
 #![cfg(target_os = "none")]
 
-use lull_core::cstate::MwaitHint;
+use lull_core::cstate::{CStateFlags, MwaitHint};
 use lull_core::platform::{Clock, Ipi, IrqGate, OneShot, Platform, Sleeper};
 use lull_core::units::{CpuId, TickRate, Ticks};
 use lull_core::wake::{Events, WakeWord};
 
 use crate::apic::{self, ipi, timer, vector};
+use crate::cpu::around::Around;
 use crate::cpu::interrupts::{self, IrqContext, RegisterError};
 use crate::cpu::{self, sleep};
 use crate::{console, run, time};
@@ -41,7 +42,41 @@ impl OneShot for BareMetal {
 }
 
 impl Sleeper for BareMetal {
+    fn interrupt_in_service(&self) -> bool {
+        apic::local::get().is_some_and(apic::local::LocalApic::is_in_service)
+    }
+
+    /// PM1_STS is not read: every bus master counts as active, and C1 is what remains.
+    fn bus_master_active(&self) -> bool {
+        true
+    }
+
+    fn prepare(&self, flags: CStateFlags) {
+        let around = Around::required();
+        if flags.contains(CStateFlags::INIT_XSTATE) {
+            cpu::safe::release_tiles();
+        }
+        if flags.contains(CStateFlags::FLUSH_CACHES) {
+            sleep::flush_caches();
+        }
+        if flags.contains(CStateFlags::CLEAR_SPEC_CTRL) && around.contains(Around::SPEC_CTRL) {
+            cpu::this().lay_down_spec_ctrl();
+        }
+        if around.contains(Around::CLEAR_BUFFERS) {
+            sleep::clear_buffers();
+        }
+    }
+
+    fn recover(&self, flags: CStateFlags) {
+        if flags.contains(CStateFlags::CLEAR_SPEC_CTRL) {
+            cpu::this().take_up_spec_ctrl();
+        }
+    }
+
     fn arm_monitor(&self, word: &WakeWord) {
+        if Around::required().contains(Around::FLUSH_LINE) {
+            sleep::flush_line(word);
+        }
         sleep::monitor(word);
     }
 
@@ -56,8 +91,10 @@ impl Sleeper for BareMetal {
         sleep::sti_hlt_cli();
     }
 
-    fn io_read(&self, port: u16) {
-        sleep::io_read(port);
+    fn io_read(&self, port: u16, settle: bool) {
+        let pm_timer = run::running().and_then(|running| running.firmware.pm_timer);
+        let settle = pm_timer.filter(|_| settle).map(|timer| timer.port);
+        sleep::io_read(port, settle);
     }
 
     fn poll(&self) {

@@ -6,6 +6,7 @@
 //! Everything here is made once, before the first guest starts, and read without a lock from then on.
 
 pub mod counters;
+pub mod msr_writes;
 
 #[cfg(target_os = "none")]
 mod choose;

@@ -5,10 +5,13 @@
 //! a reason:
 //!
 //! 1. An event that is pending already, or a deadline that has passed, is not slept on.
-//! 2. The governor chooses, then the one-shot is armed for the next deadline (or cancelled).
+//! 2. The governor chooses. A state that must not be entered just now (an interrupt is in service where an erratum
+//!    forbids that, or a bus master is active) is replaced by C1, which the governor is told. Then the one-shot is armed
+//!    for the next deadline (or cancelled).
 //! 3. WATCHING or HALTED is published by the compare-and-swap that fails if an event came meanwhile. From here on a
 //!    waker knows what it owes. For HLT this is the last check: interrupts stay off until the STI directly before it.
-//! 4. For MWAIT, the monitor is armed **after** that on the same word, and the word is read once more: an event posted
+//! 4. What the state and the CPU need before the sleep is done, buffers cleared, caches flushed. For MWAIT, the monitor is
+//!    armed **after** that on the same word, and the word is read once more: an event posted
 //!    before the arming is seen by the read, one posted after it is seen by the monitor.
 //! 5. The entry stamp, the sleep, the exit stamp, the account. Interrupts are opened inside of the sleep only, never
 //!    before step 4: a handler that ran there would post an event that nobody looks for.
@@ -16,7 +19,7 @@
 //!
 //! An attempt that ends in step 1, 3 or 4 is *aborted*: it is counted as that and as nothing else.
 
-use crate::cstate::{CStateTable, EntryMethod, StateId};
+use crate::cstate::{CStateFlags, CStateTable, EntryMethod, StateId};
 use crate::governor::{Governor, IdleContext, IdleOutcome, StateSet, WakeReason};
 use crate::platform::Platform;
 use crate::residency::CpuAccount;
@@ -57,7 +60,11 @@ pub struct CpuIdle<G> {
     monitor: MonitorTrust,
     latency_limit: Option<Nanos>,
     disabled: StateSet,
+    safe: StateId,
 }
+
+/// What makes a state one that must not always be entered.
+const CHECKS: CStateFlags = CStateFlags::CHECK_IN_SERVICE.union(CStateFlags::CHECK_BUS_MASTER);
 
 impl<G: Governor> CpuIdle<G> {
     /// The idle side of a CPU with these states.
@@ -68,6 +75,7 @@ impl<G: Governor> CpuIdle<G> {
             monitor,
             latency_limit: None,
             disabled: StateSet::NONE,
+            safe: safe(&table),
         }
     }
 
@@ -118,7 +126,9 @@ impl<G: Governor> CpuIdle<G> {
             now: platform.rate().to_nanos(now),
         };
         let selection = self.governor.select(&context);
-        let method = self.table.state(selection.state).method;
+        let entered = self.allowed(platform, selection.state);
+        let method = self.table.state(entered).method;
+        let flags = self.table.state(entered).flags;
         let limit_at = selection
             .limit
             .map(|limit| now + platform.rate().ticks(limit));
@@ -129,10 +139,15 @@ impl<G: Governor> CpuIdle<G> {
             None => platform.cancel(),
         }
 
-        if word.publish(self.announced(method)).is_err() || !armed(platform, word, method) {
+        if word.publish(self.announced(method)).is_err() {
             return self.aborted(word, account);
         }
-        let sleep = self.sleep(platform, word, account, selection.state, limit_at);
+        platform.prepare(flags);
+        if !armed(platform, word, method) {
+            platform.recover(flags);
+            return self.aborted(word, account);
+        }
+        let sleep = self.sleep(platform, word, account, entered, limit_at);
         let events = word.take();
 
         let wake = sleep.wake_reason(events, next_deadline);
@@ -141,12 +156,25 @@ impl<G: Governor> CpuIdle<G> {
         }
         let outcome = IdleOutcome::Slept {
             requested: selection.state,
-            entered: selection.state,
+            entered,
             residency: platform.rate().to_nanos(sleep.woken_at - sleep.entered_at),
             irq: platform.rate().to_nanos(sleep.left_at - sleep.woken_at),
             wake,
         };
         self.report(events, outcome)
+    }
+
+    /// The state to enter for the one that was chosen: itself, or C1 if it must not be entered now.
+    fn allowed<P: Platform>(&self, platform: &P, chosen: StateId) -> StateId {
+        let flags = self.table.state(chosen).flags;
+        let in_service =
+            flags.contains(CStateFlags::CHECK_IN_SERVICE) && platform.interrupt_in_service();
+        let busy = flags.contains(CStateFlags::CHECK_BUS_MASTER) && platform.bus_master_active();
+        if in_service || busy {
+            self.safe
+        } else {
+            chosen
+        }
     }
 
     /// Steps 5 and 6, up to the point where the word can be swapped back.
@@ -159,6 +187,7 @@ impl<G: Governor> CpuIdle<G> {
         limit_at: Option<Ticks>,
     ) -> Sleep {
         let method = self.table.state(state).method;
+        let flags = self.table.state(state).flags;
         platform.take_first_irq(); // Forget the handlers that ran before this sleep.
         let entered_at = platform.now();
         account.enter_idle(state, entered_at);
@@ -174,10 +203,11 @@ impl<G: Governor> CpuIdle<G> {
                 None
             }
             EntryMethod::IoRead(port) => {
-                platform.io_read(port);
+                platform.io_read(port, flags.contains(CStateFlags::READ_PM_TIMER));
                 None
             }
         };
+        platform.recover(flags);
         let first_irq = during_poll.or_else(|| platform.take_first_irq());
 
         let left_at = platform.now();
@@ -249,6 +279,15 @@ impl Sleep {
             WakeReason::Spurious
         }
     }
+}
+
+/// What is entered instead of a state that must not be entered now: the shallowest sleep that may always be.
+fn safe(table: &CStateTable) -> StateId {
+    let mut sleeps = table
+        .iter()
+        .filter(|(_, state)| state.method != EntryMethod::Poll);
+    let always = sleeps.find(|(_, state)| !state.flags.intersects(CHECKS));
+    always.map_or(table.shallowest(), |(id, _)| id)
 }
 
 /// Arms the monitor where the method has one. `false` if an event came before it was armed.

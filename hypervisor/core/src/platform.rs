@@ -13,7 +13,7 @@
 //! - Interrupt handlers only stamp the time of the first of them, count, post an event to their own CPU's
 //!   [`WakeWord`], and acknowledge. They take no lock, and switch to nothing.
 
-use crate::cstate::MwaitHint;
+use crate::cstate::{CStateFlags, MwaitHint};
 use crate::units::{CpuId, TickRate, Ticks};
 use crate::wake::WakeWord;
 
@@ -46,6 +46,19 @@ pub enum IrqGate {
 
 /// The ways into a C-state.
 pub trait Sleeper {
+    /// Is an interrupt in service at this CPU's interrupt controller? Asked where an erratum makes deep states lose it.
+    fn interrupt_in_service(&self) -> bool;
+
+    /// Has a bus master been active since the last call? Also `true` where nobody can tell.
+    fn bus_master_active(&self) -> bool;
+
+    /// Does what a state's flags (`INIT_XSTATE`, `FLUSH_CACHES`, `CLEAR_SPEC_CTRL`) and the CPU itself need before the sleep.
+    /// Comes before [`arm_monitor`](Self::arm_monitor), which it may disarm on some CPUs.
+    fn prepare(&self, flags: CStateFlags);
+
+    /// Undoes what [`prepare`](Self::prepare) changed. Once for each call of it, whether the CPU slept or not.
+    fn recover(&self, flags: CStateFlags);
+
     /// Arms the monitor hardware on a wake word: the next [`mwait`](Self::mwait) ends when somebody stores to it.
     fn arm_monitor(&self, word: &WakeWord);
 
@@ -56,7 +69,9 @@ pub trait Sleeper {
     fn halt(&self);
 
     /// Sleeps by a read from an ACPI `P_LVLx` port until an interrupt, which is taken before this returns.
-    fn io_read(&self, port: u16);
+    ///
+    /// `settle`: read the PM timer directly after it, for chipsets that stop the CPU late.
+    fn io_read(&self, port: u16, settle: bool);
 
     /// One step of a poll: opens interrupts for a moment and relaxes. The caller looks at its wake word between steps.
     fn poll(&self);

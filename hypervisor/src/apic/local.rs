@@ -109,6 +109,11 @@ impl LocalApic {
         }
     }
 
+    /// Is any interrupt in service: taken, and not ended yet?
+    pub fn is_in_service(&self) -> bool {
+        (0..8).any(|word| self.read_at(Register::InService as u16 + 0x10 * word) != 0)
+    }
+
     /// Brings the registers of this CPU into a known state: everything masked but NMI on LINT1, all priorities let
     /// through, software-enabled with `spurious` as spurious vector. Old interrupts in service are ended.
     pub fn reset(&self, spurious: u8) {
@@ -133,7 +138,7 @@ impl LocalApic {
         );
         // Firmware may have been left inside a handler. Each EOI ends one; there cannot be more than 256.
         for _ in 0..256 {
-            if (0..8).all(|word| self.read_at(Register::InService as u16 + 0x10 * word) == 0) {
+            if !self.is_in_service() {
                 break;
             }
             self.write(Register::Eoi, 0);
@@ -163,6 +168,16 @@ mod tests {
         );
         assert_eq!(page[0xF0 / 4], 0x1FF);
         assert_eq!(page[0x80 / 4], 0);
+    }
+
+    #[test]
+    fn one_bit_in_any_word_is_in_service() {
+        for word in 0..8 {
+            let mut page = vec![0u32; 0x400 / 4];
+            assert!(!LocalApic::XApic(Mmio::over(&mut page)).is_in_service());
+            page[(0x100 + 0x10 * word) / 4] = 1 << 31;
+            assert!(LocalApic::XApic(Mmio::over(&mut page)).is_in_service());
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use lull_core::units::DomId;
 use spin::Once;
 
+pub mod choice;
 pub mod json;
 mod lock;
 mod logger;

@@ -9,7 +9,7 @@ use lull_core::cstate::acpi::{CstEntry, CstMethod};
 use lull_core::units::{CpuId, DomId, TickRate, Ticks};
 
 /// Version of the format. It grows when a member changes its meaning, not when one is added.
-const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 1;
 
 fn record<S: ByteSink>(sink: &mut S, kind: &str, fill: impl FnOnce(&mut Object<'_, S>)) {
     json::line(sink, |o| {

@@ -4,6 +4,7 @@
 //! [`this`] works and every exception prints. Interrupts are off from the first instruction on and open only
 //! inside [`sleep`].
 
+pub mod around;
 pub mod descriptors;
 #[cfg(target_os = "none")]
 pub mod dump;

@@ -37,7 +37,12 @@ pub struct PerCpu {
     stacks: spin::Once<Stacks>,
     /// What the self-test found on this CPU.
     mwait: spin::Once<MwaitTest>,
+    /// IA32_SPEC_CTRL while the CPU is in a state that wants it 0; 0 at all other times.
+    spec_ctrl: AtomicU64,
 }
+
+#[cfg(target_os = "none")]
+const SPEC_CTRL: u32 = 0x48;
 
 /// Offset of the first-handler stamp from GS base, for the entry stub.
 pub const FIRST_IRQ_OFFSET: usize = core::mem::offset_of!(PerCpu, first_irq);
@@ -87,6 +92,7 @@ impl PerCpu {
             tables: Tables::new(),
             stacks: spin::Once::new(),
             mwait: spin::Once::new(),
+            spec_ctrl: AtomicU64::new(0),
         }
     }
 
@@ -166,6 +172,30 @@ impl PerCpu {
     /// Keeps the result of the self-test. The first call counts.
     pub fn set_mwait_test(&self, found: MwaitTest) {
         self.mwait.call_once(|| found);
+    }
+
+    /// Writes 0 to IA32_SPEC_CTRL, and keeps what it was: a sleeping thread with restrictions slows its sibling.
+    ///
+    /// On the own CPU, with interrupts off.
+    #[cfg(target_os = "none")]
+    pub fn lay_down_spec_ctrl(&self) {
+        let Ok(value @ 1..) = super::safe::rdmsr(SPEC_CTRL) else {
+            return;
+        };
+        // SAFETY: 0 lifts restrictions of speculation only; this CPU runs nothing but its way into the sleep until they are back.
+        if unsafe { super::safe::wrmsr(SPEC_CTRL, 0) }.is_ok() {
+            self.spec_ctrl.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts back what [`Self::lay_down_spec_ctrl`] took.
+    #[cfg(target_os = "none")]
+    pub fn take_up_spec_ctrl(&self) {
+        let value = self.spec_ctrl.swap(0, Ordering::Relaxed);
+        if value != 0 {
+            // SAFETY: the value was there before. A CPU that took 0 takes it back.
+            let _same_as_before = unsafe { super::safe::wrmsr(SPEC_CTRL, value) };
+        }
     }
 
     /// The stacks, once they are made.

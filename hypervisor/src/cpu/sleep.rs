@@ -41,6 +41,33 @@ pub fn monitor<T>(word: &T) {
     }
 }
 
+/// CLFLUSH of the line that holds `word`. Directly before [`monitor`]; no fence is needed between them.
+#[inline]
+pub fn flush_line<T>(word: &T) {
+    // SAFETY: writing back a line of our own memory changes no contents.
+    unsafe {
+        asm!("clflush [{}]", in(reg) core::ptr::from_ref(word), options(nostack, preserves_flags))
+    };
+}
+
+/// VERW with a valid selector: clears the CPU's buffers where microcode offers that. Before [`monitor`].
+#[inline]
+pub fn clear_buffers() {
+    // The memory operand is what clears; the register form does not.
+    let selector: u16;
+    // SAFETY: storing SS and verifying it changes ZF only; the operand is on this stack.
+    unsafe {
+        asm!("mov {0:x}, ss", out(reg) selector, options(nomem, nostack, preserves_flags));
+        asm!("verw word ptr [{}]", in(reg) &raw const selector, options(nostack, readonly));
+    }
+}
+
+/// WBINVD: writes back and empties the caches of this CPU.
+pub fn flush_caches() {
+    // SAFETY: memory keeps its contents.
+    unsafe { asm!("wbinvd", options(nostack, preserves_flags)) };
+}
+
 /// MWAIT with interrupts off and ECX bit 0: an interrupt ends the sleep without being taken.
 ///
 /// Only where the self-test has found that it neither faults nor sleeps for ever.
@@ -74,10 +101,18 @@ pub fn sti_mwait_cli(hint: MwaitHint) {
 ///
 /// The sleep itself is entered with interrupts off (the chipset breaks on a pending interrupt), so that the
 /// last check before it holds.
+///
+/// `settle`: the PM timer, read once directly after it, for chipsets that stop the CPU late.
 #[inline]
-pub fn io_read(port: u16) {
+pub fn io_read(port: u16, settle: Option<u16>) {
     // SAFETY: the port comes from the firmware's description of this very register; reading it only sleeps.
     unsafe { asm!("in al, dx", in("dx") port, out("al") _, options(nostack, preserves_flags)) };
+    if let Some(port) = settle {
+        // SAFETY: reading the PM timer changes nothing.
+        unsafe {
+            asm!("in eax, dx", in("dx") port, out("eax") _, options(nostack, preserves_flags))
+        };
+    }
     open_window();
 }
 

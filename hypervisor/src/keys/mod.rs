@@ -6,6 +6,8 @@
 pub mod cstates;
 
 #[cfg(target_os = "none")]
+mod choice;
+#[cfg(target_os = "none")]
 mod clocks;
 #[cfg(target_os = "none")]
 mod guests;

@@ -3,7 +3,7 @@
 use lull_core::platform::Clock;
 use lull_core::units::Nanos;
 
-use super::{clocks, cstates, guests, runqueues, timers, wakes};
+use super::{choice, clocks, cstates, guests, runqueues, timers, wakes};
 use crate::apic::ipi;
 use crate::machine::BareMetal;
 use crate::run::counters::Reading;
@@ -39,13 +39,16 @@ const fn acts(byte: u8, help: &'static str, run: fn(&'static Running)) -> Key {
     }
 }
 
-const KEYS: [Key; 11] = [
+const KEYS: [Key; 12] = [
     acts(b'h', "this help", |_| help()),
     shows(
         b'c',
         "C-states: usage, residency and interrupt time of every CPU",
         cstates_reading,
     ),
+    shows(b'C', "C-states: which each CPU has, and why", |running| {
+        choice::print(running)
+    }),
     shows(b'r', "runqueues", runqueues::print),
     shows(b'q', "guests and their vCPUs", guests::print),
     shows(b'a', "timers", timers::print),

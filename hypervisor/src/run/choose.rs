@@ -9,7 +9,10 @@ use lull_core::options::Options;
 use lull_core::units::CpuId;
 use raw_cpuid::{CpuIdReader, CpuIdReaderNative};
 
+use crate::cpu::around::Around;
 use crate::{apic, cpu};
+
+const ARCH_CAPABILITIES: u32 = 0x10A;
 
 /// Chooses the states of the CPU that runs this, and says on the console what came out and why.
 ///
@@ -42,6 +45,9 @@ pub fn states(cpu: CpuId, online: &[CpuId], options: &Options, firmware: Firmwar
         ..Query::new(facts, options.idle, &options.cstates)
     };
     let selected = select::select(&query);
+    let mut around = Around::of(leaves, || cpu::safe::rdmsr(ARCH_CAPABILITIES).ok());
+    around.set(Around::FLUSH_LINE, selected.flush_before_monitor);
+    around.require();
     log_choice(cpu, &selected);
     selected
 }
@@ -54,7 +60,7 @@ fn log_choice(cpu: CpuId, selected: &Selected) {
         log::Level::Debug
     };
     for note in &selected.notes {
-        log::log!(level, "{cpu}: {note}");
+        log::debug!("{cpu}: {note}");
     }
     for one in &selected.considered {
         let level = if one.verdict.is_usable() {
@@ -64,7 +70,14 @@ fn log_choice(cpu: CpuId, selected: &Selected) {
         };
         log::log!(level, "{cpu}: {one}");
     }
-    for write in &selected.msr_writes {
-        log::debug!("{cpu}: planned: {write}");
-    }
+    let used = selected
+        .considered
+        .iter()
+        .filter(|one| one.verdict.is_used());
+    log::log!(
+        level,
+        "{cpu}: {} C-states used of {} considered: key C says why",
+        used.count(),
+        selected.considered.len()
+    );
 }

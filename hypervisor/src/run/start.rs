@@ -4,10 +4,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use lull_core::cstate::CStateTable;
-use lull_core::cstate::select::Firmware;
+use lull_core::cstate::select::{Firmware, Selected};
 use lull_core::dispatch::Machine;
-use lull_core::governor::{DeepestFit, StateSet};
+use lull_core::governor::{AnyGovernor, Governor, StateSet};
 use lull_core::idle::CpuIdle;
 use lull_core::options::{AccountFault, Options};
 use lull_core::platform::Platform;
@@ -20,7 +19,7 @@ use spin::Once;
 
 use super::counters::Row;
 use super::guests::{self, Outcome};
-use super::{choose, end, hosting};
+use super::{choose, end, hosting, msr_writes};
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
@@ -56,7 +55,7 @@ pub struct Running {
     pub online: Vec<CpuId>,
     /// Whether everything that was asked for could be started.
     pub outcome: Outcome,
-    tables: Vec<Once<CStateTable>>,
+    choices: Vec<Once<Selected>>,
 }
 
 static RUNNING: Once<Running> = Once::new();
@@ -72,6 +71,11 @@ pub fn wake_word(cpu: CpuId) -> Option<&'static WakeWord> {
 }
 
 impl Running {
+    /// Which C-states a CPU has, and why, once it has come to choose them.
+    pub fn choice(&self, cpu: CpuId) -> Option<&Selected> {
+        self.choices.get(cpu.index())?.get()
+    }
+
     /// What the firmware says about C-states, for the choice of them.
     fn firmware_says(&self) -> Firmware<'_> {
         Firmware {
@@ -89,7 +93,7 @@ impl Running {
                 let pcpu = self.machine.pcpu(cpu)?;
                 Some(Row {
                     cpu,
-                    table: *self.tables.get(cpu.index())?.get()?,
+                    table: self.choice(cpu)?.usable,
                     times: pcpu.account.snapshot(&BareMetal),
                     dispatch: pcpu.stats.counts(),
                     posts: pcpu.wakes.counts(),
@@ -139,7 +143,7 @@ pub fn start(booted: Booted) -> ! {
         backend: backend.ok(),
         online: smp.online,
         outcome,
-        tables: (0..cpus).map(|_| Once::new()).collect(),
+        choices: (0..cpus).map(|_| Once::new()).collect(),
     });
     guests::add_to_scheduler(running);
     spoil_accounting(running);
@@ -201,15 +205,26 @@ fn turn(running: &'static Running, cpu: CpuId) {
         &running.options,
         running.firmware_says(),
     );
-    if let Some(table) = running.tables.get(cpu.index()) {
-        table.call_once(|| selected.usable);
+    msr_writes::perform_here(cpu, &selected.msr_writes);
+    let governor = governor(&running.options);
+    if cpu.index() == 0 {
+        log::info!("governor: {}", governor.name());
     }
-    let mut idle = CpuIdle::new(selected.usable, DeepestFit, selected.monitor);
+    let mut idle = CpuIdle::new(selected.usable, governor, selected.monitor);
     let off = selected.off.iter();
     idle.set_disabled(off.fold(StateSet::NONE, |set, &id| set.with(id, true)));
+    if let Some(choice) = running.choices.get(cpu.index()) {
+        choice.call_once(|| selected);
+    }
     running
         .machine
         .run(&mut idle, &hosting::Hosting::new(running, cpu));
+}
+
+/// The governor that is asked for. The parser has refused names of which there is none.
+fn governor(options: &Options) -> AnyGovernor {
+    let asked = options.governor.as_deref();
+    asked.and_then(AnyGovernor::by_name).unwrap_or_default()
 }
 
 fn detect() -> Result<Backend, String> {

@@ -8,6 +8,7 @@ mod cases;
 mod check;
 mod elf_patch;
 mod rig;
+mod sleep_pairs;
 
 use std::{
     collections::VecDeque,

@@ -35,6 +35,8 @@ struct Machine<'a> {
     spurious: Cell<bool>,
     posted_at: Cell<u64>,
     stores_wake: bool,
+    in_service: Cell<bool>,
+    bus_master: Cell<bool>,
 }
 
 const HANDLER: u64 = 7;
@@ -54,6 +56,8 @@ impl<'a> Machine<'a> {
             spurious: Cell::new(false),
             posted_at: Cell::new(0),
             stores_wake: true,
+            in_service: Cell::new(false),
+            bus_master: Cell::new(false),
         }
     }
 
@@ -152,6 +156,26 @@ impl OneShot for Machine<'_> {
 }
 
 impl Sleeper for Machine<'_> {
+    fn interrupt_in_service(&self) -> bool {
+        self.in_service.get()
+    }
+
+    fn bus_master_active(&self) -> bool {
+        self.bus_master.get()
+    }
+
+    fn prepare(&self, flags: CStateFlags) {
+        if !flags.is_empty() {
+            self.call("prepare", || ());
+        }
+    }
+
+    fn recover(&self, flags: CStateFlags) {
+        if !flags.is_empty() {
+            self.call("recover", || ());
+        }
+    }
+
     fn arm_monitor(&self, word: &WakeWord) {
         self.call("monitor", || self.monitor.set(Some(word.value())));
     }
@@ -169,8 +193,11 @@ impl Sleeper for Machine<'_> {
         self.take_interrupts();
     }
 
-    fn io_read(&self, _port: u16) {
+    fn io_read(&self, _port: u16, settle: bool) {
         self.call("io_read", || self.sleep(false));
+        if settle {
+            self.call("settle", || ());
+        }
         self.take_interrupts();
     }
 
@@ -512,6 +539,126 @@ fn handlers_inside_a_state_are_interrupt_time_and_not_residency() {
             "{method:?}: {residency}"
         );
     }
+}
+
+/// C1 by HLT, and a deep state with these flags.
+fn with_deep(machine: &Machine<'_>, method: EntryMethod, flags: CStateFlags) -> CpuIdle<Recorder> {
+    let deep = CState {
+        name: "C6",
+        method,
+        flags,
+        exit_latency: Micros::new(133),
+        target_residency: Micros::new(600),
+    };
+    let table = CStateTable::new(&[CState::POLL, CState::C1_HALT, deep]).unwrap();
+    machine.calls.borrow_mut().clear();
+    CpuIdle::new(table, Recorder::default(), MonitorTrust::SeesStores)
+}
+
+const DEEP: EntryMethod = EntryMethod::Mwait {
+    hint: MwaitHint::new(0x20),
+    gate: IrqGate::Masked,
+};
+
+#[test]
+fn a_state_that_must_not_be_entered_now_is_replaced_by_c1_and_the_governor_is_told() {
+    for (flags, in_service, bus_master, replaced) in [
+        (CStateFlags::CHECK_IN_SERVICE, true, false, true),
+        (CStateFlags::CHECK_IN_SERVICE, false, true, false),
+        (CStateFlags::CHECK_BUS_MASTER, false, true, true),
+        (CStateFlags::CHECK_BUS_MASTER, true, false, false),
+        (CStateFlags::TLB_FLUSHED, true, true, false),
+    ] {
+        let word = WakeWord::new();
+        let machine = Machine::new(&word, Vec::new());
+        machine.in_service.set(in_service);
+        machine.bus_master.set(bus_master);
+        let mut idle = with_deep(&machine, DEEP, flags);
+        let account = CpuAccount::new();
+        account.start(Ticks::new(1000));
+        let report = idle.idle_once(&machine, &word, &account, Some(Ticks::new(900_000)));
+        let IdleOutcome::Slept {
+            requested, entered, ..
+        } = report.outcome
+        else {
+            panic!("{report:?}")
+        };
+        let story = std::format!("{flags:?} {in_service} {bus_master}");
+        assert_eq!(requested.index(), 2, "{story}");
+        assert_eq!(entered.index(), if replaced { 1 } else { 2 }, "{story}");
+        let calls = machine.calls.borrow().clone();
+        let halted = calls.iter().any(|call| call == "halt");
+        assert_eq!(halted, replaced, "{calls:?}");
+        // The books have it where the CPU was.
+        let row = account.snapshot(&machine);
+        let usage: Vec<u64> = row.states(idle.table()).map(|state| state.usage).collect();
+        assert_eq!(usage[entered.index()], 1, "{story}: {usage:?}");
+        assert_eq!(idle.governor().outcomes, [report.outcome], "{story}");
+    }
+}
+
+#[test]
+fn a_table_of_nothing_but_checked_states_falls_back_to_its_shallowest() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    machine.in_service.set(true);
+    let deep = CState {
+        method: DEEP,
+        flags: CStateFlags::CHECK_IN_SERVICE,
+        ..CState::C1_HALT
+    };
+    let table = CStateTable::new(&[CState::POLL, deep]).unwrap();
+    let mut idle = CpuIdle::new(table, Recorder::default(), MonitorTrust::SeesStores);
+    let account = CpuAccount::new();
+    account.start(Ticks::new(1000));
+    let report = idle.idle_once(&machine, &word, &account, Some(Ticks::new(1500)));
+    assert!(
+        matches!(report.outcome, IdleOutcome::Slept { entered, .. } if entered.index() == 0),
+        "{report:?}"
+    );
+}
+
+#[test]
+fn what_a_state_needs_is_done_before_the_monitor_and_undone_after_the_sleep() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let mut idle = with_deep(&machine, DEEP, CStateFlags::CLEAR_SPEC_CTRL);
+    let account = CpuAccount::new();
+    account.start(Ticks::new(1000));
+    let _ = idle.idle_once(&machine, &word, &account, Some(Ticks::new(2000)));
+    assert_eq!(
+        *machine.calls.borrow(),
+        [
+            "now", "arm", "prepare", "monitor", "now", "mwait", "recover", "now", "window"
+        ]
+    );
+
+    // An attempt that is aborted at the monitor undoes it too.
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, std::vec![(Moment::After(3), Events::CALL)]);
+    let mut idle = with_deep(&machine, DEEP, CStateFlags::CLEAR_SPEC_CTRL);
+    let report = idle.idle_once(&machine, &word, &account, Some(Ticks::new(9000)));
+    assert_eq!(report.outcome, IdleOutcome::Aborted);
+    assert_eq!(
+        *machine.calls.borrow(),
+        ["now", "arm", "prepare", "monitor", "recover"]
+    );
+
+    // The port is read, and the PM timer directly after it.
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let mut idle = with_deep(
+        &machine,
+        EntryMethod::IoRead(0x1815),
+        CStateFlags::READ_PM_TIMER,
+    );
+    let _ = idle.idle_once(&machine, &word, &account, Some(Ticks::new(9000)));
+    assert_eq!(
+        *machine.calls.borrow(),
+        [
+            "now", "arm", "prepare", "now", "io_read", "settle", "recover", "now"
+        ]
+    );
 }
 
 #[test]

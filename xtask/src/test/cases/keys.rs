@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Keys that print something and change nothing.
-const KEYS: [&str; 9] = ["h", "c", "r", "q", "a", "t", "i", "d", "*"];
+const KEYS: [&str; 10] = ["h", "c", "C", "r", "q", "a", "t", "i", "d", "*"];
 
 pub fn cases() -> Vec<Case> {
     vec![

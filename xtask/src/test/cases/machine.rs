@@ -1,8 +1,10 @@
 //! Machines of several sizes and kinds.
 
+use std::fs;
+
 use anyhow::{Result, ensure};
 
-use crate::test::{case::Case, case::Lab, check};
+use crate::test::{case::Case, case::Lab, check, sleep_pairs};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -39,7 +41,20 @@ pub fn cases() -> Vec<Case> {
         "machine/says-what-is-hidden",
         says_what_is_hidden,
     ));
+    cases.push(Case::icount("machine/sleep-adjacency", sleep_adjacency));
     cases
+}
+
+/// In the built image, STI is directly followed by the sleep, and by nothing else anywhere but in the known windows.
+fn sleep_adjacency(lab: &Lab<'_>) -> Result<()> {
+    let found = sleep_pairs::check(&fs::read(&lab.context.built.image)?)?;
+    fs::write(lab.dir.join("found.txt"), format!("{found:#?}\n"))?;
+    ensure!(
+        found.hlt_pairs > 0 && found.mwait_pairs > 0 && found.masked_mwaits > 0,
+        "not every way to sleep is in the image: {found:?}"
+    );
+    ensure!(found.windows > 0 && found.gates > 0, "{found:?}");
+    Ok(())
 }
 
 fn of_size(lab: &Lab<'_>, cpus: u32) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The scripted machine, and a runner whose guests do as they are told.
 
 use super::*;
-use crate::cstate::{CState, CStateTable, MwaitHint};
+use crate::cstate::{CState, CStateFlags, CStateTable, MwaitHint};
 use crate::governor::DeepestFit;
 use crate::idle::MonitorTrust;
 use crate::platform::{Clock, Ipi, IrqGate, OneShot, Sleeper};
@@ -106,6 +106,14 @@ impl OneShot for Mock {
 }
 
 impl Sleeper for Mock {
+    fn interrupt_in_service(&self) -> bool {
+        false
+    }
+    fn bus_master_active(&self) -> bool {
+        false
+    }
+    fn prepare(&self, _flags: CStateFlags) {}
+    fn recover(&self, _flags: CStateFlags) {}
     fn arm_monitor(&self, _word: &WakeWord) {}
     fn mwait(&self, _hint: MwaitHint, _gate: IrqGate) {
         self.something_happens();
@@ -113,7 +121,7 @@ impl Sleeper for Mock {
     fn halt(&self) {
         self.something_happens();
     }
-    fn io_read(&self, _port: u16) {
+    fn io_read(&self, _port: u16, _settle: bool) {
         self.something_happens();
     }
     fn poll(&self) {}
