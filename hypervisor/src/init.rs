@@ -16,7 +16,7 @@ use crate::acpi::cst::{self, FirmwareStates};
 use crate::acpi::{FirmwareInfo, physmem::IdentityMap};
 use crate::apic::timer::Fired;
 use crate::apic::{ApicInfo, vector};
-use crate::boot::BootInfo;
+use crate::boot::{BootInfo, LoaderData};
 use crate::console::machine_channel;
 use crate::console::records::{self, Where};
 use crate::cpu::interrupts::{self, IrqContext};
@@ -44,16 +44,16 @@ pub struct Booted {
 }
 
 /// Where the boot CPU arrives from the entry code.
-pub fn boot_cpu(start_info: u64) -> ! {
+pub fn boot_cpu(loader_data: LoaderData) -> ! {
     cpu::init_boot_cpu();
     console::init();
     log::info!("Lull {}", env!("CARGO_PKG_VERSION"));
     log::info!("{}", cpu::features());
 
-    let loader = boot::read_start_info(start_info)
-        .unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
+    let loader =
+        boot::read(loader_data).unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
     // Even the shortest way out needs these two, and the parser needs a heap: look for them by hand.
-    panic::set_exit_port(exit_port(&loader.cmdline));
+    panic::exit_port::set(panic::exit_port::from_cmdline(&loader.cmdline));
     machine_channel::init(
         !loader
             .cmdline
@@ -147,18 +147,6 @@ pub fn tell(place: Where, name: impl Display, why: impl Display, expected: impl 
     });
 }
 
-/// The value of the last well-formed `exit-port=` on a command line.
-fn exit_port(cmdline: &str) -> Option<u16> {
-    let digits = cmdline
-        .split_whitespace()
-        .filter_map(|w| w.strip_prefix("exit-port="))
-        .next_back()?;
-    match digits.strip_prefix("0x") {
-        Some(hex) => u16::from_str_radix(hex, 16).ok(),
-        None => digits.parse().ok(),
-    }
-}
-
 /// Memory, page tables, the stacks of this CPU, and what protects them.
 fn take_memory(loader: &BootInfo) {
     let features = cpu::features();
@@ -189,7 +177,7 @@ fn take_memory(loader: &BootInfo) {
 fn read_options(loader: &BootInfo) -> Options {
     let (options, problems) = Options::parse(&loader.cmdline);
     console::set_level(options.log_level);
-    panic::set_exit_port(options.exit_port);
+    panic::exit_port::set(options.exit_port);
     machine_channel::init(options.machine_channel);
     for problem in &loader.problems {
         tell(

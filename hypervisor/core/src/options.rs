@@ -76,6 +76,15 @@ pub enum Crash {
     Panic,
 }
 
+/// How an emulator is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExitPort {
+    /// The end code is written to this port (QEMU's `isa-debug-exit`).
+    Code(u16),
+    /// As Bochs has it: back to its debugger if all is well, else its shutdown port.
+    Bochs,
+}
+
 /// Seconds, as a person asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seconds(pub u32);
@@ -91,8 +100,8 @@ pub struct Options {
     pub governor: Option<String>,
     /// The options about C-states.
     pub cstates: CStateOptions,
-    /// `exit-port=`: the emulator's debug-exit port, to leave by at the end. `None`: ACPI power-off, else halt.
-    pub exit_port: Option<u16>,
+    /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
+    pub exit_port: Option<ExitPort>,
     /// `for=`: end after this time. `None`: when all guests have ended.
     pub run_for: Option<Seconds>,
     /// `keep`: go on when all guests have ended.

@@ -1,0 +1,113 @@
+//! The ports by which an emulator is left, with a status.
+//!
+//! Set as soon as the command line is known; used by whoever ends the machine, a panicking CPU included.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use lull_core::options::ExitPort;
+
+use super::EndCode;
+use crate::console::port::Ports;
+
+/// 0 = none, [`BOCHS`], else a port.
+static CHOSEN: AtomicU32 = AtomicU32::new(0);
+/// Beyond all ports.
+const BOCHS: u32 = 1 << 16;
+
+/// Sets how to leave (option `exit-port`).
+pub fn set(port: Option<ExitPort>) {
+    let value = match port {
+        None => 0,
+        Some(ExitPort::Code(port)) => port.into(),
+        Some(ExitPort::Bochs) => BOCHS,
+    };
+    CHOSEN.store(value, Ordering::Relaxed);
+}
+
+/// What a command line says about `exit-port`, before there is a heap for the real parser: the last word counts.
+pub fn from_cmdline(cmdline: &str) -> Option<ExitPort> {
+    let value = cmdline
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("exit-port="))
+        .next_back()?;
+    let port = match value.strip_prefix("0x") {
+        _ if value == "bochs" => return Some(ExitPort::Bochs),
+        Some(hex) => u16::from_str_radix(hex, 16),
+        None => value.parse(),
+    };
+    port.ok().map(ExitPort::Code)
+}
+
+/// Leaves. Returns if no way was chosen, or the machine does not have it.
+pub fn leave(ports: &impl Ports, code: u8) {
+    match CHOSEN.load(Ordering::Relaxed) {
+        BOCHS => leave_bochs(ports, code),
+        port => {
+            if let Ok(port @ 1..) = u16::try_from(port) {
+                ports.write8(port, code);
+            }
+        }
+    }
+}
+
+/// Port of Bochs' I/O debug device (Bochs user manual, "iodebug").
+const IO_DEBUG: u16 = 0x8A00;
+/// Switches that device on.
+const IO_DEBUG_ENABLE: u16 = 0x8A00;
+/// Back to the prompt of the debugger, which then quits with status 0.
+const IO_DEBUG_PROMPT: u16 = 0x8AE0;
+/// Bochs ends with status 1 when this port has got this text.
+const SHUTDOWN: (u16, &[u8]) = (0x8900, b"Shutdown");
+
+fn leave_bochs(ports: &impl Ports, code: u8) {
+    if code == EndCode::Ok as u8 {
+        ports.write16(IO_DEBUG, IO_DEBUG_ENABLE);
+        ports.write16(IO_DEBUG, IO_DEBUG_PROMPT);
+        // The debugger looks between two instructions. A Bochs that was built without one gets here.
+        for _ in 0..1000 {
+            core::hint::spin_loop();
+        }
+    }
+    let (port, text) = SHUTDOWN;
+    text.iter().for_each(|byte| ports.write8(port, *byte));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::port::mock::MockPorts;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn the_last_word_of_the_command_line_counts() {
+        for (line, expected) in [
+            ("", None),
+            ("exit-port=0xf4", Some(ExitPort::Code(0xF4))),
+            (
+                "exit-port=0xf4 for=1 exit-port=244",
+                Some(ExitPort::Code(244)),
+            ),
+            ("exit-port=0xf4 exit-port=bochs", Some(ExitPort::Bochs)),
+            ("exit-port=0x10000", None),
+        ] {
+            assert_eq!(from_cmdline(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_a_good_end_goes_to_the_debugger() {
+        let bad = MockPorts::default();
+        leave_bochs(&bad, EndCode::Panic as u8);
+        let shutdown: Vec<_> = b"Shutdown"
+            .iter()
+            .map(|byte| (0x8900, u32::from(*byte)))
+            .collect();
+        assert_eq!(*bad.written.borrow(), shutdown);
+        let good = MockPorts::default();
+        leave_bochs(&good, EndCode::Ok as u8);
+        assert_eq!(
+            good.written.borrow()[..2],
+            [(0x8A00, 0x8A00), (0x8A00, 0x8AE0)]
+        );
+    }
+}
