@@ -20,6 +20,7 @@ use crate::boot::{BootInfo, LoaderData};
 use crate::console::machine_channel;
 use crate::console::records::{self, Where};
 use crate::cpu::interrupts::{self, IrqContext};
+use crate::cpu::mwait::stores;
 use crate::cpu::percpu::PerCpu;
 use crate::smp::SmpReport;
 use crate::time::TscInfo;
@@ -116,6 +117,8 @@ pub fn boot_cpu(loader_data: LoaderData) -> ! {
         smp.failed.len(),
         smp.left_out
     );
+
+    test_stores(&smp);
 
     if let Some(crash) = options.test_crash {
         crash_on_purpose(crash);
@@ -269,6 +272,26 @@ fn read_firmware_states(
     states
 }
 
+/// Lets the CPUs find out whether their stores end each other's MWAIT, and says so if they do not.
+fn test_stores(smp: &SmpReport) {
+    let tested = stores::test(&BootTimer, &smp.online);
+    log::debug!(
+        "MONITOR: {} rounds between CPUs, stores wake: {:?}",
+        tested.rounds,
+        tested.store_wakes
+    );
+    if let Some((cpu, lost)) = tested.lost {
+        tell(
+            Where::Cpu,
+            "MONITOR",
+            format_args!(
+                "{cpu} slept on over {lost} stores by another CPU: no sleeper counts as watching, every wake is an IPI"
+            ),
+            "a store to the monitored line that ends MWAIT",
+        );
+    }
+}
+
 /// Where a CPU that the trampoline started arrives, on its own stack.
 pub extern "C" fn ap_entry(area: &'static PerCpu) -> ! {
     cpu::init_this_cpu(area);
@@ -276,7 +299,7 @@ pub extern "C" fn ap_entry(area: &'static PerCpu) -> ! {
     smp::answer(area.id());
     area.set_online();
     test_mwait();
-    smp::wait_for_release(area.id())
+    smp::wait_for_release(area.id(), || stores::take_part(&BootTimer))
 }
 
 /// Ends the machine in the way that is asked for (option `test.crash`).
