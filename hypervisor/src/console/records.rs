@@ -454,7 +454,7 @@ mod tests {
             text(|s| boot.write(s)),
             "{\"v\":1,\"type\":\"boot\",\"cpus\":4,\"cpus_failed\":[3,9],\"tsc_hz\":1000000000,\
              \"tsc_source\":\"hpet\",\"nonstop_tsc\":false,\"arat\":true,\"tsc_deadline\":false,\
-             \"mwait\":\"dropped: #GP with ECX=1\",\"x2apic\":false,\"virt\":null,\
+             \"mwait\":\"dropped: #GP with ECX=1\",\"store_wakes\":null,\"x2apic\":false,\"virt\":null,\
              \"virt_why\":\"no \\\"SVM\\\"\",\"hypervisor\":\"TCGTCGTCGTCG\",\"hidden\":\"nonstop TSC\",\"cmdline\":\"a=\\\"b\\\"\",\
              \"mem_mib\":512,\"timer\":\"lapic\"}\n"
         );
