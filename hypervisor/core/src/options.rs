@@ -81,7 +81,7 @@ pub enum Crash {
 pub enum ExitPort {
     /// The end code is written to this port (QEMU's `isa-debug-exit`).
     Code(u16),
-    /// As Bochs has it: back to its debugger if all is well, else its shutdown port.
+    /// Bochs' shutdown port, which takes no code: that is on the machine channel.
     Bochs,
 }
 

@@ -1,4 +1,4 @@
-//! The ports by which an emulator is left, with a status.
+//! The ports by which an emulator is left.
 //!
 //! Set as soon as the command line is known; used by whoever ends the machine, a panicking CPU included.
 
@@ -6,7 +6,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use lull_core::options::ExitPort;
 
-use super::EndCode;
 use crate::console::port::Ports;
 
 /// 0 = none, [`BOCHS`], else a port.
@@ -41,7 +40,7 @@ pub fn from_cmdline(cmdline: &str) -> Option<ExitPort> {
 /// Leaves. Returns if no way was chosen, or the machine does not have it.
 pub fn leave(ports: &impl Ports, code: u8) {
     match CHOSEN.load(Ordering::Relaxed) {
-        BOCHS => leave_bochs(ports, code),
+        BOCHS => leave_bochs(ports),
         port => {
             if let Ok(port @ 1..) = u16::try_from(port) {
                 ports.write8(port, code);
@@ -50,25 +49,11 @@ pub fn leave(ports: &impl Ports, code: u8) {
     }
 }
 
-/// Port of Bochs' I/O debug device (Bochs user manual, "iodebug").
-const IO_DEBUG: u16 = 0x8A00;
-/// Switches that device on.
-const IO_DEBUG_ENABLE: u16 = 0x8A00;
-/// Back to the prompt of the debugger, which then quits with status 0.
-const IO_DEBUG_PROMPT: u16 = 0x8AE0;
-/// Bochs ends with status 1 when this port has got this text.
-const SHUTDOWN: (u16, &[u8]) = (0x8900, b"Shutdown");
+/// Bochs ends when this port has got this text (Bochs user manual, "unmapped"); its own status is always 1.
+const BOCHS_SHUTDOWN: (u16, &[u8]) = (0x8900, b"Shutdown");
 
-fn leave_bochs(ports: &impl Ports, code: u8) {
-    if code == EndCode::Ok as u8 {
-        ports.write16(IO_DEBUG, IO_DEBUG_ENABLE);
-        ports.write16(IO_DEBUG, IO_DEBUG_PROMPT);
-        // The debugger looks between two instructions. A Bochs that was built without one gets here.
-        for _ in 0..1000 {
-            core::hint::spin_loop();
-        }
-    }
-    let (port, text) = SHUTDOWN;
+fn leave_bochs(ports: &impl Ports) {
+    let (port, text) = BOCHS_SHUTDOWN;
     text.iter().for_each(|byte| ports.write8(port, *byte));
 }
 
@@ -95,19 +80,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_good_end_goes_to_the_debugger() {
-        let bad = MockPorts::default();
-        leave_bochs(&bad, EndCode::Panic as u8);
-        let shutdown: Vec<_> = b"Shutdown"
+    fn bochs_is_left_by_a_text() {
+        let ports = MockPorts::default();
+        leave_bochs(&ports);
+        let text: Vec<u8> = ports
+            .written
+            .borrow()
             .iter()
-            .map(|byte| (0x8900, u32::from(*byte)))
+            .map(|(port, byte)| if *port == 0x8900 { *byte as u8 } else { 0 })
             .collect();
-        assert_eq!(*bad.written.borrow(), shutdown);
-        let good = MockPorts::default();
-        leave_bochs(&good, EndCode::Ok as u8);
-        assert_eq!(
-            good.written.borrow()[..2],
-            [(0x8A00, 0x8A00), (0x8A00, 0x8AE0)]
-        );
+        assert_eq!(text, b"Shutdown");
     }
 }

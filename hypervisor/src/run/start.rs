@@ -116,7 +116,7 @@ pub fn start(booted: Booted) -> ! {
         ..
     } = booted;
 
-    let (domains, outcome) = guests::create(&loader, backend.as_ref().ok(), &smp.online);
+    let (domains, outcome) = guests::create(&loader, backend.as_ref().ok(), &smp.online, &options);
     let cpus = smp
         .online
         .iter()

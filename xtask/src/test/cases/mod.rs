@@ -3,6 +3,7 @@
 mod accounting;
 mod bad_input;
 mod bare;
+mod bochs;
 mod guests;
 mod host;
 mod keys;
@@ -18,6 +19,7 @@ pub fn all() -> Vec<Case> {
         bare::cases(),
         guests::cases(),
         machine::cases(),
+        bochs::cases(),
         numbers::cases(),
         accounting::cases(),
         keys::cases(),
