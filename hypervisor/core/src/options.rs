@@ -85,6 +85,16 @@ pub enum ExitPort {
     Bochs,
 }
 
+impl ExitPort {
+    /// The port that is written to.
+    pub const fn port(self) -> u16 {
+        match self {
+            Self::Code(port) => port,
+            Self::Bochs => 0x8900,
+        }
+    }
+}
+
 /// Seconds, as a person asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seconds(pub u32);

@@ -370,6 +370,7 @@ mod bare {
     use alloc::boxed::Box;
     use alloc::vec::Vec;
 
+    use lull_core::options::ExitPort;
     use lull_core::platform::OneShot;
     use lull_core::units::Micros;
 
@@ -448,7 +449,7 @@ mod bare {
             MachinePorts.write8(port, value);
         }
         let enabled: Vec<u32> = info.cpus.iter().map(|cpu| cpu.processor).collect();
-        let rules = rules(info, loader, options.exit_port);
+        let rules = rules(info, loader, options.exit_port.map(ExitPort::port));
         REFUSALS.clear();
         let capabilities = Capabilities::of_lull(mwait);
         let mut states = evaluate_all(&tables, &enabled, capabilities, |job, findings| {

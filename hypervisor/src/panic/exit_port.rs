@@ -49,12 +49,13 @@ pub fn leave(ports: &impl Ports, code: u8) {
     }
 }
 
-/// Bochs ends when this port has got this text (Bochs user manual, "unmapped"); its own status is always 1.
-const BOCHS_SHUTDOWN: (u16, &[u8]) = (0x8900, b"Shutdown");
+/// Bochs ends when its port has got this text (Bochs user manual, "unmapped"); its own status is always 1.
+const BOCHS_SHUTDOWN: &[u8] = b"Shutdown";
 
 fn leave_bochs(ports: &impl Ports) {
-    let (port, text) = BOCHS_SHUTDOWN;
-    text.iter().for_each(|byte| ports.write8(port, *byte));
+    for &byte in BOCHS_SHUTDOWN {
+        ports.write8(ExitPort::Bochs.port(), byte);
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Bochs: the emulator on which MONITOR and MWAIT are real, and whose CPU models are those of Lull's tables.
 //!
-//! [`Release`] says which Bochs, [`find`] gets it, [`Machine`] is its configuration, [`Line`] its console.
+//! [`Release`] says which Bochs, [`find()`] gets it, [`Machine`] is its configuration, [`Line`] its console.
 
 mod find;
 mod line;

@@ -72,6 +72,7 @@ pub fn cases() -> Vec<Case> {
         .collect();
     cases.extend([
         Case::bochs("bochs/ryzen", ryzen),
+        Case::bochs("bochs/ryzen-guests", ryzen_guests),
         Case::bochs("bochs/wakes-by-store", wakes_by_store),
         Case::bochs("bochs/early-interrupts", early_interrupts),
         Case::bochs("bochs/stopping-tsc", stopping_tsc),
@@ -176,6 +177,17 @@ fn ryzen(lab: &Lab<'_>) -> Result<()> {
     slept(&ran, 90)?;
     let stores = posts(&ran, "store")?;
     ensure!(stores == 0, "{stores} stores were to wake a CPU in HLT");
+    Ok(())
+}
+
+/// Guests from a bundle that GRUB has loaded, on an SVM that is not QEMU's.
+fn ryzen_guests(lab: &Lab<'_>) -> Result<()> {
+    let ran = lab
+        .bochs("run", "ryzen")
+        .guest("idle-timer")?
+        .guest("fault")?
+        .run()?;
+    ran.ok()?.passed("idle-timer")?.passed("fault")?;
     Ok(())
 }
 
