@@ -16,10 +16,11 @@ use crate::acpi::cst::{self, FirmwareStates};
 use crate::acpi::{FirmwareInfo, physmem::IdentityMap};
 use crate::apic::timer::Fired;
 use crate::apic::{ApicInfo, vector};
-use crate::boot::BootInfo;
+use crate::boot::{BootInfo, LoaderData};
 use crate::console::machine_channel;
 use crate::console::records::{self, Where};
 use crate::cpu::interrupts::{self, IrqContext};
+use crate::cpu::mwait::stores;
 use crate::cpu::percpu::PerCpu;
 use crate::smp::SmpReport;
 use crate::time::TscInfo;
@@ -44,16 +45,16 @@ pub struct Booted {
 }
 
 /// Where the boot CPU arrives from the entry code.
-pub fn boot_cpu(start_info: u64) -> ! {
+pub fn boot_cpu(loader_data: LoaderData) -> ! {
     cpu::init_boot_cpu();
     console::init();
     log::info!("Lull {}", env!("CARGO_PKG_VERSION"));
     log::info!("{}", cpu::features());
 
-    let loader = boot::read_start_info(start_info)
-        .unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
+    let loader =
+        boot::read(loader_data).unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
     // Even the shortest way out needs these two, and the parser needs a heap: look for them by hand.
-    panic::set_exit_port(exit_port(&loader.cmdline));
+    panic::exit_port::set(panic::exit_port::from_cmdline(&loader.cmdline));
     machine_channel::init(
         !loader
             .cmdline
@@ -117,6 +118,8 @@ pub fn boot_cpu(start_info: u64) -> ! {
         smp.left_out
     );
 
+    test_stores(&smp);
+
     if let Some(crash) = options.test_crash {
         crash_on_purpose(crash);
     }
@@ -145,18 +148,6 @@ pub fn tell(place: Where, name: impl Display, why: impl Display, expected: impl 
         why,
         expected,
     });
-}
-
-/// The value of the last well-formed `exit-port=` on a command line.
-fn exit_port(cmdline: &str) -> Option<u16> {
-    let digits = cmdline
-        .split_whitespace()
-        .filter_map(|w| w.strip_prefix("exit-port="))
-        .next_back()?;
-    match digits.strip_prefix("0x") {
-        Some(hex) => u16::from_str_radix(hex, 16).ok(),
-        None => digits.parse().ok(),
-    }
 }
 
 /// Memory, page tables, the stacks of this CPU, and what protects them.
@@ -189,7 +180,7 @@ fn take_memory(loader: &BootInfo) {
 fn read_options(loader: &BootInfo) -> Options {
     let (options, problems) = Options::parse(&loader.cmdline);
     console::set_level(options.log_level);
-    panic::set_exit_port(options.exit_port);
+    panic::exit_port::set(options.exit_port);
     machine_channel::init(options.machine_channel);
     for problem in &loader.problems {
         tell(
@@ -281,6 +272,26 @@ fn read_firmware_states(
     states
 }
 
+/// Lets the CPUs find out whether their stores end each other's MWAIT, and says so if they do not.
+fn test_stores(smp: &SmpReport) {
+    let tested = stores::test(&BootTimer, &smp.online);
+    log::debug!(
+        "MONITOR: {} rounds between CPUs, stores wake: {:?}",
+        tested.rounds,
+        tested.store_wakes
+    );
+    if let Some((cpu, lost)) = tested.lost {
+        tell(
+            Where::Cpu,
+            "MONITOR",
+            format_args!(
+                "{cpu} slept on over {lost} stores by another CPU: no sleeper counts as watching, every wake is an IPI"
+            ),
+            "a store to the monitored line that ends MWAIT",
+        );
+    }
+}
+
 /// Where a CPU that the trampoline started arrives, on its own stack.
 pub extern "C" fn ap_entry(area: &'static PerCpu) -> ! {
     cpu::init_this_cpu(area);
@@ -288,7 +299,7 @@ pub extern "C" fn ap_entry(area: &'static PerCpu) -> ! {
     smp::answer(area.id());
     area.set_online();
     test_mwait();
-    smp::wait_for_release(area.id())
+    smp::wait_for_release(area.id(), || stores::take_part(&BootTimer))
 }
 
 /// Ends the machine in the way that is asked for (option `test.crash`).

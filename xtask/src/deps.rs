@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, PoisonError},
 };
@@ -125,7 +125,7 @@ pub fn lint_tools() -> Result<()> {
 /// If it is missing and cannot be installed.
 pub fn qemu() -> Result<Version> {
     if !in_path(QEMU) {
-        install(QEMU, QEMU_PACKAGE, &by_hand())?;
+        install(QEMU, &[QEMU_PACKAGE], &by_hand())?;
     }
     let version = Version::of(QEMU)?;
     if version < Version::OLDEST {
@@ -153,26 +153,60 @@ pub fn iasl() -> Result<()> {
         "install it with `sudo apt-get install {IASL_PACKAGE}` (Debian, Ubuntu), `sudo dnf install acpica-tools` \
          (Fedora) or `sudo pacman -S acpica` (Arch), and try again"
     );
-    install(IASL, IASL_PACKAGE, &by_hand)
+    install(IASL, &[IASL_PACKAGE], &by_hand)
 }
 
-fn install(program: &str, package: &str, by_hand: &str) -> Result<()> {
+/// What makes a bootable ISO image, and Debian's and Ubuntu's packages of it.
+const ISO_TOOLS: [(&str, &[&str]); 3] = [
+    ("grub-mkrescue", &["grub-common", "grub-pc-bin"]),
+    ("xorriso", &["xorriso"]),
+    ("mformat", &["mtools"]),
+];
+/// GRUB for PCs with a BIOS: a part of it, since the programs above do without.
+const GRUB_PC: &str = "/usr/lib/grub/i386-pc/multiboot2.mod";
+
+/// Makes sure that ISO images can be made.
+///
+/// # Errors
+/// If something is missing and cannot be installed.
+pub fn iso_tools() -> Result<()> {
+    let all: Vec<&str> = ISO_TOOLS
+        .iter()
+        .flat_map(|(_, packages)| packages.iter().copied())
+        .collect();
+    let by_hand = format!(
+        "install it with `sudo apt-get install {}` (Debian, Ubuntu), and try again",
+        all.join(" ")
+    );
+    for (program, packages) in ISO_TOOLS {
+        if !in_path(program) {
+            install(program, packages, &by_hand)?;
+        }
+    }
+    // Other distributions have it elsewhere: there grub-mkrescue itself complains.
+    if in_path("apt-get") && !Path::new(GRUB_PC).is_file() {
+        install(GRUB_PC, &["grub-pc-bin"], &by_hand)?;
+    }
+    eprintln!("xtask: grub-mkrescue, xorriso, mtools: here");
+    Ok(())
+}
+
+/// Installs `packages`, which hold `what`: a program, or a file by its whole path.
+fn install(what: &str, packages: &[&str], by_hand: &str) -> Result<()> {
     let installer = Installer::find(in_path("apt-get"), geteuid().is_root(), sudo_works)
-        .map_err(|why| anyhow!("{program} is missing, and {why}: {by_hand}"))?;
-    eprintln!("xtask: {program}: missing; installing {package}");
-    for args in [
-        &["update"][..],
-        &["install", "--yes", "--no-install-recommends", package][..],
-    ] {
+        .map_err(|why| anyhow!("{what} is missing, and {why}: {by_hand}"))?;
+    let names = packages.join(" ");
+    eprintln!("xtask: {what}: missing; installing {names}");
+    let args = ["install", "--yes", "--no-install-recommends"];
+    for args in [&["update"][..], &[&args[..], packages].concat()[..]] {
         let mut command = installer.apt_get(args);
         eprintln!("xtask: running `{}`", process::line(&command));
-        process::run(&mut command).with_context(|| {
-            format!("{program} is missing and could not be installed; {by_hand}")
-        })?;
+        process::run(&mut command)
+            .with_context(|| format!("{what} is missing and could not be installed; {by_hand}"))?;
     }
     ensure!(
-        in_path(program),
-        "{package} is installed, yet {program} is not in PATH"
+        in_path(what) || Path::new(what).is_file(),
+        "{names} is installed, yet {what} is not there"
     );
     Ok(())
 }

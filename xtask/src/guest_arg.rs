@@ -7,6 +7,8 @@ use std::{fmt, str::FromStr};
 use anyhow::{Result, anyhow};
 use lull_core::guests_txt::GuestConfig;
 
+use crate::build::Built;
+
 /// One guest to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestArg {
@@ -50,6 +52,27 @@ impl fmt::Display for GuestArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.config.fmt(f)
     }
+}
+
+/// The guests where none are named.
+const DEFAULT_GUESTS: [&str; 2] = ["idle-timer", "ipi-pair"];
+
+/// The guests asked for, or the default ones, with what their kernels want where the user says nothing.
+///
+/// # Errors
+/// If a kernel is not there.
+pub fn complete(asked: &[GuestArg], built: &Built) -> Result<Vec<GuestArg>> {
+    let mut guests = asked.to_vec();
+    if guests.is_empty() {
+        guests = DEFAULT_GUESTS
+            .iter()
+            .map(|name| name.parse())
+            .collect::<Result<_>>()?;
+    }
+    for guest in &mut guests {
+        built.guest(guest.kernel())?.complete(guest);
+    }
+    Ok(guests)
 }
 
 #[cfg(test)]

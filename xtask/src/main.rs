@@ -9,11 +9,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod bochs;
 mod build;
 mod channel;
 mod cstates;
 mod deps;
 mod guest_arg;
+mod iso;
 mod lint;
 mod process;
 mod qemu;
@@ -38,9 +40,11 @@ enum Command {
     Doctor,
     /// Build the image, the guest kernels and the boot bundle
     Build(build::BuildArgs),
-    /// Boot Lull in QEMU with guests, show its console, then who passed and where the time went
+    /// Write a bootable image for real machines and other virtual ones
+    Iso(iso::IsoArgs),
+    /// Boot Lull in QEMU or Bochs with guests, show its console, then who passed and where the time went
     Run(run::RunArgs),
-    /// Run every test: host unit tests, model checks, lints, and the real image with real guests in QEMU
+    /// Run every test: host unit tests, model checks, lints, and the real image with real guests in QEMU, and in Bochs
     Test(test::TestArgs),
     /// Check formatting, clippy (host and bare metal) and rustdoc
     Lint,
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Doctor => deps::doctor(),
         Command::Build(args) => build::command(&args),
+        Command::Iso(args) => iso::command(&args),
         Command::Run(args) => run::command(&args),
         Command::Test(args) => test::command(&args),
         Command::Lint => lint::command(),

@@ -11,18 +11,17 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use crate::{
+    bochs,
     build::{self, Built, Bundle},
     deps,
-    guest_arg::GuestArg,
+    guest_arg::{self, GuestArg},
+    iso::{Iso, Purpose},
     process,
     qemu::{self, Accel, Console, Cpu, Machine, Version},
     report,
     session::{Ended, Session},
     workspace::{self, shown},
 };
-
-/// The guests of a run that names none.
-const DEFAULT_GUESTS: [&str; 2] = ["idle-timer", "ipi-pair"];
 
 /// Options of `run`.
 #[derive(Args)]
@@ -33,11 +32,15 @@ Examples:
   cargo xtask run --guest fault --guest idle-timer   the second must pass while the first dies
   cargo xtask run --guest busy,weight=512,pin=0 --guest busy,pin=0
   cargo xtask run --icount --json out.json           deterministic: the same figures every time
+  cargo xtask run --machine bochs --cpu tigerlake    in Bochs, where MWAIT really sleeps
 
 Keys: h on the console lists the debug keys of Lull. Ctrl-A x or Ctrl-C ends, Ctrl-A c is QEMU's monitor.
 The exit code is 0 only if every guest passed and the times of every CPU add up.")]
 pub struct RunArgs {
-    /// Number of CPUs of the machine, 1 to 255
+    /// Which emulator is the machine
+    #[arg(long, value_enum, default_value_t = MachineArg::Qemu)]
+    machine: MachineArg,
+    /// Number of CPUs of the machine, 1 to 255; in Bochs 1 to 15
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=255))]
     cpus: u32,
     /// Memory of the machine, for example 512M or 2G
@@ -57,7 +60,8 @@ pub struct RunArgs {
     /// virtualization work here, else the emulator (TCG)
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
-    /// CPU model, as QEMU's -cpu takes it, for example EPYC or max,-monitor
+    /// CPU model, as QEMU's -cpu takes it, for example EPYC or max,-monitor; or as Bochs names it, for example
+    /// corei7_skylake_x
     #[arg(long, value_name = "MODEL")]
     cpu: Option<String>,
     /// Deterministic: the clock counts instructions, idle time is jumped over, two runs are identical
@@ -75,6 +79,13 @@ pub struct RunArgs {
     /// Show no console, only the result
     #[arg(long, conflicts_with_all = ["keep", "gdb"])]
     quiet: bool,
+}
+
+/// `--machine`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MachineArg {
+    Qemu,
+    Bochs,
 }
 
 /// `--accel`.
@@ -101,13 +112,16 @@ pub fn command(args: &RunArgs) -> Result<()> {
     if args.icount && args.accel == AccelArg::Kvm {
         bail!("--icount counts the instructions of the emulator: it cannot go with --accel kvm");
     }
+    if args.machine == MachineArg::Bochs {
+        return on_bochs(args);
+    }
     deps::bare_metal_target()?;
     let version = deps::qemu()?;
     let built = build::build(true)?;
     let accel = accel(args, version, &built)?;
     let dir = workspace::output_dir("run")?;
     let bundle = dir.join("bundle.cpio");
-    Bundle::of_guests(&guests(args, &built)?, &built)?.write(&bundle)?;
+    Bundle::of_guests(&guest_arg::complete(&args.guests, &built)?, &built)?.write(&bundle)?;
     let console_file = dir.join("console.txt");
     let console = if args.quiet {
         Console::File(console_file.clone())
@@ -125,7 +139,7 @@ pub fn command(args: &RunArgs) -> Result<()> {
         mem: args.mem.clone(),
         kernel: built.image.clone(),
         bundle: Some(bundle),
-        cmdline: cmdline(args),
+        cmdline: cmdline(args, "0xf4", args.seconds),
         console,
         debugcon: dir.join("channel.jsonl"),
         acpi_tables: Vec::new(),
@@ -155,14 +169,17 @@ pub fn command(args: &RunArgs) -> Result<()> {
 }
 
 impl RunArgs {
-    /// When to give up on a machine that was asked to end after `--for` seconds: its time may be slower than ours.
     fn time_limit(&self) -> Option<Duration> {
-        let seconds = self.seconds.filter(|_| !self.gdb)?;
-        Some(
-            Duration::from_secs(120)
-                + Duration::from_secs(u64::from(seconds)) * if self.icount { 30 } else { 3 },
+        time_limit(
+            self.seconds.filter(|_| !self.gdb),
+            if self.icount { 30 } else { 3 },
         )
     }
+}
+
+/// When to give up on a machine that was asked to end after so many seconds: its time may be slower than ours.
+fn time_limit(seconds: Option<u32>, slowness: u32) -> Option<Duration> {
+    Some(Duration::from_secs(120) + Duration::from_secs(seconds?.into()) * slowness)
 }
 
 fn accel(args: &RunArgs, version: Version, built: &Built) -> Result<Accel> {
@@ -176,25 +193,109 @@ fn accel(args: &RunArgs, version: Version, built: &Built) -> Result<Accel> {
     })
 }
 
-/// The guests asked for, with what their kernels want where the user says nothing.
-fn guests(args: &RunArgs, built: &Built) -> Result<Vec<GuestArg>> {
-    let mut guests = args.guests.clone();
-    if guests.is_empty() {
-        guests = DEFAULT_GUESTS
-            .iter()
-            .map(|name| name.parse())
-            .collect::<Result<_>>()?;
+/// The same in Bochs: its console is a line of its own, and the image comes from a CD.
+fn on_bochs(args: &RunArgs) -> Result<()> {
+    args.fits_bochs()?;
+    deps::bare_metal_target()?;
+    deps::iso_tools()?;
+    let bochs = bochs::find(bochs::Release::Current)?;
+    let built = build::build(true)?;
+    let dir = workspace::output_dir("run-bochs")?;
+    let bundle = dir.join("bundle.cpio");
+    if !args.guests.is_empty() {
+        Bundle::of_guests(&guest_arg::complete(&args.guests, &built)?, &built)?.write(&bundle)?;
     }
-    for guest in &mut guests {
-        built.guest(guest.kernel())?.complete(guest);
+    let seconds = args.bochs_seconds();
+    let iso = dir.join("run.iso");
+    Iso {
+        image: &built.image,
+        bundle: (!args.guests.is_empty()).then_some(&bundle),
+        cmdline: &cmdline(args, "bochs", seconds),
+        purpose: Purpose::Emulator,
     }
-    Ok(guests)
+    .write(&dir.join("tree"), &iso)?;
+    let [first, ..] = bochs::MODELS;
+    let machine = bochs::Machine {
+        bochs,
+        model: args.cpu.clone().unwrap_or_else(|| first.to_owned()),
+        cpus: args.cpus,
+        mem_mib: mem_mib(&args.mem),
+        iso,
+        dir: dir.clone(),
+        label: "run".to_owned(),
+    };
+    eprintln!("xtask: {}", process::line(&machine.command()));
+    let console = dir.join("console.txt");
+    let mut session = Session::start_bochs(&machine, &console, !args.quiet, args.json.as_deref())?;
+    if !args.quiet {
+        eprintln!("xtask: Ctrl-C ends; h and Enter lists the debug keys");
+        session.take_keys_from_stdin();
+    }
+    let ended = session.finish(time_limit(seconds, BOCHS_SLOWNESS))?;
+    print(&ended);
+    eprintln!("xtask: the console is in {}", shown(&console));
+    if ended.code() == Some(bochs::SHUTDOWN) && ended.channel.messages.is_empty() {
+        bail!(
+            "Bochs did not start Lull: {}",
+            machine.complaint().unwrap_or_else(|| ended.how())
+        );
+    }
+    verdict(&ended, args.keep)
+}
+
+/// Seconds that one second of a machine in Bochs may take at most.
+const BOCHS_SLOWNESS: u32 = 30;
+
+impl RunArgs {
+    /// Refuses what Bochs does not have.
+    fn fits_bochs(&self) -> Result<()> {
+        if self.cpus > bochs::MAX_CPUS {
+            bail!(
+                "--cpus {}: Bochs has at most {} CPUs",
+                self.cpus,
+                bochs::MAX_CPUS
+            );
+        }
+        for (given, name) in [
+            (self.icount, "--icount"),
+            (self.gdb, "--gdb"),
+            (self.accel != AccelArg::Auto, "--accel"),
+        ] {
+            if given {
+                bail!("{name} is for QEMU: it cannot go with --machine bochs");
+            }
+        }
+        if let Some(model) = &self.cpu
+            && !model.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        {
+            bail!(
+                "--cpu {model}: expected a name of Bochs', for example {}",
+                bochs::MODELS.join(", ")
+            );
+        }
+        Ok(())
+    }
+
+    /// Without guests nothing would end the run.
+    fn bochs_seconds(&self) -> Option<u32> {
+        let idle_only = self.guests.is_empty() && !self.keep;
+        self.seconds.or(idle_only.then_some(1))
+    }
+}
+
+/// `--mem` in MiB; it has been checked.
+fn mem_mib(text: &str) -> u32 {
+    let (digits, unit) = match text.strip_suffix(['G', 'g']) {
+        Some(digits) => (digits, 1024),
+        None => (text.trim_end_matches(['M', 'm']), 1),
+    };
+    digits.parse::<u32>().unwrap_or(0).saturating_mul(unit)
 }
 
 /// Lull's command line.
-fn cmdline(args: &RunArgs) -> String {
-    let mut words = vec!["exit-port=0xf4".to_owned()];
-    words.extend(args.seconds.map(|seconds| format!("for={seconds}")));
+fn cmdline(args: &RunArgs, exit_port: &str, seconds: Option<u32>) -> String {
+    let mut words = vec![format!("exit-port={exit_port}")];
+    words.extend(seconds.map(|seconds| format!("for={seconds}")));
     if args.keep {
         words.push("keep".to_owned());
     }
@@ -266,10 +367,14 @@ mod tests {
 
     #[test]
     fn what_lull_is_told() {
-        assert_eq!(cmdline(&parse("").unwrap()), "exit-port=0xf4");
+        assert_eq!(cmdline(&parse("").unwrap(), "0xf4", None), "exit-port=0xf4");
         assert_eq!(
-            cmdline(&parse("--for 5 --keep --cmdline idle=hlt").unwrap()),
-            "exit-port=0xf4 for=5 keep idle=hlt"
+            cmdline(
+                &parse("--keep --cmdline idle=hlt").unwrap(),
+                "bochs",
+                Some(5)
+            ),
+            "exit-port=bochs for=5 keep idle=hlt"
         );
     }
 
@@ -292,6 +397,7 @@ mod tests {
             ("--mem 0", "expected a number of MiB"),
             ("--guest busy,wait=1", "`wait=1`: no such option"),
             ("--accel xen", "possible values: auto, tcg, kvm"),
+            ("--machine vax", "possible values: qemu, bochs"),
             ("--for 0", "0 is not in 1.."),
             ("--bogus", "unexpected argument '--bogus'"),
             ("--quiet --keep", "cannot be used with"),
@@ -299,6 +405,29 @@ mod tests {
             let why = parse(words).err().unwrap_or_default();
             assert!(why.contains(part), "{words}: {why}");
         }
+    }
+
+    #[test]
+    fn bochs_is_refused_what_it_does_not_have() {
+        for (words, part) in [
+            ("--cpus 16", "--cpus 16: Bochs has at most 15 CPUs"),
+            ("--icount", "--icount is for QEMU"),
+            ("--accel tcg", "--accel is for QEMU"),
+            ("--cpu max,-monitor", "--cpu max,-monitor: expected a name"),
+        ] {
+            let args = parse(&format!("--machine bochs {words}")).unwrap();
+            let why = command(&args).unwrap_err().to_string();
+            assert!(why.starts_with(part), "{words}: {why}");
+        }
+        let args = parse("--machine bochs --cpus 15 --cpu tigerlake").unwrap();
+        args.fits_bochs().unwrap();
+        assert_eq!(args.bochs_seconds(), Some(1), "idle only");
+        let guests = parse("--machine bochs --guest busy").unwrap();
+        assert_eq!(guests.bochs_seconds(), None, "until the guest is done");
+        assert_eq!(
+            (mem_mib("512M"), mem_mib("2G"), mem_mib("96")),
+            (512, 2048, 96)
+        );
     }
 
     #[test]

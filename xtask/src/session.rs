@@ -1,17 +1,18 @@
-//! One run of a machine: QEMU, its keyboard, and its machine channel.
+//! One run of a machine: the emulator, its keyboard, and its machine channel.
 
 use std::{
-    io::Write,
+    fs::File,
+    io::{Read, Write},
+    path::Path,
     process::{Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 
 use crate::{
+    bochs::{self, Line},
     channel::{Channel, Message, Tail},
     process::{Job, Scope},
     qemu::{Console, Machine, exit},
@@ -20,28 +21,50 @@ use crate::{
 /// How often the machine channel is read.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// Which program is the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emulator {
+    /// QEMU: what Lull writes to the exit port is in QEMU's exit code.
+    Qemu,
+    /// Bochs: its exit code says nothing, Lull's code is on the machine channel only.
+    Bochs,
+}
+
+impl Emulator {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Qemu => "QEMU",
+            Self::Bochs => "Bochs",
+        }
+    }
+}
+
 /// A machine that runs.
 pub struct Session {
+    emulator: Emulator,
     job: Job,
     tail: Tail,
     started: Instant,
-    keyboard: Option<std::process::ChildStdin>,
+    keyboard: Option<Box<dyn Write + Send>>,
+    line: Option<Line>,
 }
 
 /// A machine that has ended.
 pub struct Ended {
-    /// How QEMU ended; nothing if its time was over.
+    /// Which program was the machine.
+    pub emulator: Emulator,
+    /// How the emulator ended; nothing if its time was over.
     pub status: Option<ExitStatus>,
     /// All that it said.
     pub channel: Channel,
-    /// From the start of QEMU to its end.
+    /// From the start of the emulator to its end.
     pub wall: Duration,
-    /// From the start of QEMU to the first guest's start.
+    /// From the start of the emulator to the first guest's start.
     pub first_guest: Option<Duration>,
 }
 
 impl Session {
-    /// Starts `machine`. Its machine channel is also copied to `copy`. With `streams`, QEMU's own streams are
+    /// Starts `machine` in QEMU. Its machine channel is also copied to `copy`. With `streams`, QEMU's own streams are
     /// set on the command first.
     ///
     /// # Errors
@@ -64,19 +87,56 @@ impl Session {
         }
         let started = Instant::now();
         let mut job = Job::start(&mut command, scope)?;
-        let keyboard = job.stdin();
+        let keyboard = job.stdin().map(|pipe| Box::new(pipe) as _);
         Ok(Self {
+            emulator: Emulator::Qemu,
             job,
             tail,
             started,
             keyboard,
+            line: None,
+        })
+    }
+
+    /// Starts `machine` in Bochs; its console goes to `console`, and also to our output if it is `shown`. Its machine
+    /// channel is also copied to `copy`.
+    ///
+    /// # Errors
+    /// If Bochs cannot be started, or a file cannot be made.
+    pub fn start_bochs(
+        machine: &bochs::Machine,
+        console: &Path,
+        shown: bool,
+        copy: Option<&Path>,
+    ) -> Result<Self> {
+        let channel = machine.channel();
+        let tail = Tail::new(&channel, copy)?.mixed();
+        let line = Line::open(console, shown)?;
+        machine.write_config(line.device())?;
+        let mut command = machine.command();
+        let file = |path: &Path| {
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))
+        };
+        command
+            .stdin(Stdio::null())
+            .stdout(file(&channel)?)
+            .stderr(file(&machine.errors())?);
+        let started = Instant::now();
+        let job = Job::start(&mut command, Scope::Group)?;
+        Ok(Self {
+            emulator: Emulator::Bochs,
+            job,
+            tail,
+            started,
+            keyboard: Some(Box::new(line.keyboard()?)),
+            line: Some(line),
         })
     }
 
     /// Presses keys on the debug console, if its input is piped.
     ///
     /// # Errors
-    /// If QEMU does not take them.
+    /// If the emulator does not take them.
     pub fn press(&mut self, keys: &str) -> Result<()> {
         let keyboard = self
             .keyboard
@@ -85,10 +145,27 @@ impl Session {
         keyboard
             .write_all(keys.as_bytes())
             .and_then(|()| keyboard.flush())
-            .context("QEMU does not take keys")
+            .with_context(|| format!("{} does not take keys", self.emulator.name()))
     }
 
-    /// Whether QEMU has not ended yet.
+    /// From now on, what is typed on our standard input goes to the debug console.
+    pub fn take_keys_from_stdin(&mut self) {
+        let Some(mut keyboard) = self.keyboard.take() else {
+            return;
+        };
+        // It ends with xtask.
+        thread::spawn(move || {
+            let mut key = [0];
+            while let Ok(1) = std::io::stdin().read(&mut key) {
+                // Lines are for the terminal only: one key is one command.
+                if key != *b"\n" && keyboard.write_all(&key).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+
+    /// Whether the emulator has not ended yet.
     ///
     /// # Errors
     /// If the system does not tell.
@@ -96,7 +173,7 @@ impl Session {
         Ok(self.job.poll()?.is_none())
     }
 
-    /// Waits until `found` holds for what has been said; `false` if QEMU ended or `limit` was over before.
+    /// Waits until `found` holds for what has been said; `false` if the emulator ended or `limit` was over before.
     ///
     /// # Errors
     /// If the machine channel cannot be read.
@@ -138,6 +215,10 @@ impl Session {
         };
         let wall = self.started.elapsed();
         self.tail.finish()?;
+        self.keyboard = None;
+        if let Some(line) = self.line.take() {
+            line.close();
+        }
         let first =
             self.tail.channel.messages.iter().position(
                 |message| matches!(message, Message::Guest(guest) if guest.event == "start"),
@@ -145,6 +226,7 @@ impl Session {
         let first_guest =
             first.and_then(|index| Some(self.tail.seen.get(index)?.duration_since(self.started)));
         Ok(Ended {
+            emulator: self.emulator,
             status,
             channel: self.tail.channel,
             wall,
@@ -154,17 +236,27 @@ impl Session {
 }
 
 impl Ended {
-    /// The exit code of QEMU, if it ended by itself.
+    /// The exit code of QEMU, if it ended by itself; in Bochs, what QEMU's would have been.
     pub fn code(&self) -> Option<i32> {
-        self.status.and_then(|status| status.code())
+        let code = self.status.and_then(|status| status.code())?;
+        match (self.emulator, self.channel.end()) {
+            (Emulator::Bochs, Some(end)) if code == bochs::SHUTDOWN => {
+                i32::try_from(end.code << 1 | 1).ok()
+            }
+            _ => Some(code),
+        }
     }
 
     /// How it ended, in words.
     pub fn how(&self) -> String {
+        let name = self.emulator.name();
         match (self.status, self.code()) {
             (None, _) => format!("did not end within its {:.0?}", self.wall),
+            (Some(_), Some(code)) if code <= 1 => {
+                format!("{name} ended by itself, exit code {code}, without a verdict of Lull's")
+            }
             (Some(_), Some(code)) => format!("exit code {code}: {}", exit::meaning(code)),
-            (Some(status), None) => format!("QEMU was killed ({status})"),
+            (Some(status), None) => format!("{name} was killed ({status})"),
         }
     }
 }

@@ -76,6 +76,25 @@ pub enum Crash {
     Panic,
 }
 
+/// How an emulator is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExitPort {
+    /// The end code is written to this port (QEMU's `isa-debug-exit`).
+    Code(u16),
+    /// Bochs' shutdown port, which takes no code: that is on the machine channel.
+    Bochs,
+}
+
+impl ExitPort {
+    /// The port that is written to.
+    pub const fn port(self) -> u16 {
+        match self {
+            Self::Code(port) => port,
+            Self::Bochs => 0x8900,
+        }
+    }
+}
+
 /// Seconds, as a person asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seconds(pub u32);
@@ -91,8 +110,8 @@ pub struct Options {
     pub governor: Option<String>,
     /// The options about C-states.
     pub cstates: CStateOptions,
-    /// `exit-port=`: the emulator's debug-exit port, to leave by at the end. `None`: ACPI power-off, else halt.
-    pub exit_port: Option<u16>,
+    /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
+    pub exit_port: Option<ExitPort>,
     /// `for=`: end after this time. `None`: when all guests have ended.
     pub run_for: Option<Seconds>,
     /// `keep`: go on when all guests have ended.

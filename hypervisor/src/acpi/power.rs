@@ -101,12 +101,10 @@ mod machine {
     use crate::console::port::{MachinePorts, Ports};
     use core::arch::asm;
 
-    /// Ends the machine: by the debug-exit port with `code` if there is one, else by ACPI, else by halting this CPU.
-    pub fn power_off(exit_port: Option<u16>, code: u8, acpi: Option<&PowerOff>) -> ! {
+    /// Ends the machine: by the exit port with `code` if there is one, else by ACPI, else by halting this CPU.
+    pub fn power_off(code: u8, acpi: Option<&PowerOff>) -> ! {
         crate::console::flush();
-        if let Some(port) = exit_port {
-            MachinePorts.write8(port, code);
-        }
+        crate::panic::exit_port::leave(&MachinePorts, code);
         if let Some(acpi) = acpi {
             acpi.enter(&MachinePorts);
         }

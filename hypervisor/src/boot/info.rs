@@ -110,6 +110,17 @@ pub enum BootError {
     },
     /// The structure at the given address is not a start info.
     BadMagic(u32),
+    /// The loader that took the Multiboot2 entry is not a Multiboot2 loader: it left this in EAX.
+    NotMultiboot2(u32),
+    /// The Multiboot2 boot information has a size that cannot be.
+    BadSize(u32),
+    /// A tag of the Multiboot2 boot information is shorter than its head, or reaches beyond the end.
+    BadTag {
+        /// Its type.
+        kind: u32,
+        /// Its offset in the boot information, in bytes.
+        at: usize,
+    },
     /// A version without a memory map.
     BadVersion(u32),
     /// No memory map.
@@ -145,6 +156,22 @@ impl fmt::Display for BootError {
                     super::pvh::MAGIC
                 )
             }
+            Self::NotMultiboot2(found) => {
+                write!(
+                    f,
+                    "no Multiboot2 loader: EAX was {found:#x}, expected {:#x}",
+                    super::multiboot2::MAGIC
+                )
+            }
+            Self::BadSize(found) => write!(
+                f,
+                "Multiboot2 boot information of {found} bytes: expected 8 to {}",
+                super::multiboot2::MAX_SIZE
+            ),
+            Self::BadTag { kind, at } => write!(
+                f,
+                "tag {kind} at byte {at} of the Multiboot2 boot information has an impossible size"
+            ),
             Self::BadVersion(found) => {
                 write!(
                     f,

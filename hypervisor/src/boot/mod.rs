@@ -1,7 +1,8 @@
 //! Boot: from the loader's hands to a 64-bit Rust function with checked boot information.
 //!
-//! - `asm/pvh_entry.s`: 32-bit entry by the PVH note, to 64-bit mode with a first map of 4 GiB.
-//! - [`pvh`]: reads `hvm_start_info`; [`memory_map`] puts the memory map in order; [`info`] is the result.
+//! - `asm/entry.s`: 32-bit entries by the PVH note and the Multiboot2 header, to 64-bit mode with a first map of 4 GiB.
+//! - [`pvh`] reads `hvm_start_info`, [`multiboot2`] the Multiboot2 boot information, both with the checks in [`loader`];
+//!   [`memory_map`] puts the memory map in order; [`info`] is the result, the same for both.
 //! - `asm/ap_trampoline.s`, [`ap`]: how the other CPUs come in.
 //!
 //! Everything is copied out of the loader's memory before anything else may use that memory.
@@ -9,13 +10,15 @@
 #[cfg(target_os = "none")]
 pub mod ap;
 pub mod info;
+pub mod loader;
 pub mod memory_map;
+pub mod multiboot2;
 pub mod pvh;
 
 pub use info::{BootError, BootInfo, BootProblem, MemoryKind, MemoryPart, Module};
 
 #[cfg(target_os = "none")]
-pub use self::entry::read_start_info;
+pub use self::entry::{LoaderData, read};
 
 #[cfg(target_os = "none")]
 mod entry {
@@ -24,21 +27,42 @@ mod entry {
         reason = "the entry code calls in, and the loader's memory is raw"
     )]
 
-    use super::{BootError, BootInfo, pvh};
+    use spin::Once;
 
-    core::arch::global_asm!(include_str!("asm/pvh_entry.s"), options(att_syntax));
+    use super::{BootError, BootInfo, loader, multiboot2, pvh};
 
-    /// Called by `lull_pvh_entry`, in 64-bit mode, with the first 4 GiB mapped.
+    core::arch::global_asm!(include_str!("asm/entry.s"), options(att_syntax));
+
+    /// Where the loader's information is, and in which form.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum LoaderData {
+        /// `hvm_start_info` at this physical address.
+        Pvh(u64),
+        /// Multiboot2 boot information.
+        Multiboot2 {
+            /// What the loader left in EAX.
+            magic: u32,
+            /// Physical address.
+            address: u64,
+        },
+    }
+
+    /// Called by the entry code, in 64-bit mode, with the first 4 GiB mapped. `protocol`: 0 = PVH, else EAX of the
+    /// Multiboot2 entry.
     // SAFETY: the only symbol of this name in the image.
     #[unsafe(no_mangle)]
-    extern "C" fn lull_boot_entry(start_info: u32) -> ! {
-        crate::init::boot_cpu(u64::from(start_info))
+    extern "C" fn lull_boot_entry(protocol: u32, address: u32) -> ! {
+        let address = u64::from(address);
+        crate::init::boot_cpu(match protocol {
+            0 => LoaderData::Pvh(address),
+            magic => LoaderData::Multiboot2 { magic, address },
+        })
     }
 
     /// The loader's memory: the first 4 GiB, which the entry code has mapped.
     struct LoaderMemory;
 
-    impl pvh::Physical for LoaderMemory {
+    impl loader::Physical for LoaderMemory {
         fn bytes(&self, address: u64, len: usize) -> Option<&[u8]> {
             let end = address.checked_add(u64::try_from(len).ok()?)?;
             if address == 0 || end > 4 << 30 {
@@ -55,11 +79,24 @@ mod entry {
         }
     }
 
+    /// The RSDP that a Multiboot2 loader copied: what it points at stays where it is, the copy would not.
+    static RSDP: Once<multiboot2::Rsdp> = Once::new();
+
     /// Copies and checks what the loader told. Only before [`crate::mm::init`].
     ///
     /// # Errors
     /// It cannot be used to boot with.
-    pub fn read_start_info(address: u64) -> Result<BootInfo, BootError> {
-        pvh::parse(&LoaderMemory, address)
+    pub fn read(data: LoaderData) -> Result<BootInfo, BootError> {
+        match data {
+            LoaderData::Pvh(address) => pvh::parse(&LoaderMemory, address),
+            LoaderData::Multiboot2 { magic, address } => {
+                let (mut boot, rsdp) = multiboot2::parse(&LoaderMemory, magic, address)?;
+                boot.rsdp = rsdp.map(|rsdp| {
+                    let kept = RSDP.call_once(|| rsdp);
+                    core::ptr::from_ref(kept).expose_provenance() as u64
+                });
+                Ok(boot)
+            }
+        }
     }
 }

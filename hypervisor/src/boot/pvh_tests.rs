@@ -1,4 +1,6 @@
+use super::super::info::{BootProblem, MAX_CMDLINE, MemoryKind, Module};
 use super::*;
+use crate::mm::Range;
 use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;

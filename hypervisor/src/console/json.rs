@@ -110,6 +110,14 @@ impl<S: ByteSink> Object<'_, S> {
         self
     }
 
+    /// `true`, `false`, or `null`.
+    pub fn opt_bool(&mut self, key: &str, value: Option<bool>) -> &mut Self {
+        match value {
+            Some(value) => self.bool(key, value),
+            None => self.opt_str(key, None::<&str>),
+        }
+    }
+
     /// A nested object.
     pub fn object(&mut self, key: &str, fill: impl FnOnce(&mut Object<'_, S>)) -> &mut Self {
         self.key(key);

@@ -37,6 +37,8 @@ pub struct Boot<'a> {
     pub tsc_deadline: bool,
     /// What the self-test of MONITOR/MWAIT found, e.g. `ok` or `dropped: ...`.
     pub mwait: &'a str,
+    /// A store by another CPU ends MWAIT, as CPUs found when they tried it with each other. `None`: not known.
+    pub store_wakes: Option<bool>,
     /// The local APICs run in x2APIC mode.
     pub x2apic: bool,
     /// `svm`, `vmx`, or none.
@@ -71,6 +73,7 @@ impl Boot<'_> {
                 .bool("arat", self.arat)
                 .bool("tsc_deadline", self.tsc_deadline)
                 .str("mwait", self.mwait)
+                .opt_bool("store_wakes", self.store_wakes)
                 .bool("x2apic", self.x2apic)
                 .opt_str("virt", self.virt)
                 .str("virt_why", self.virt_why)
@@ -437,6 +440,7 @@ mod tests {
             arat: true,
             tsc_deadline: false,
             mwait: "dropped: #GP with ECX=1",
+            store_wakes: None,
             x2apic: false,
             virt: None,
             virt_why: "no \"SVM\"",
@@ -450,7 +454,7 @@ mod tests {
             text(|s| boot.write(s)),
             "{\"v\":1,\"type\":\"boot\",\"cpus\":4,\"cpus_failed\":[3,9],\"tsc_hz\":1000000000,\
              \"tsc_source\":\"hpet\",\"nonstop_tsc\":false,\"arat\":true,\"tsc_deadline\":false,\
-             \"mwait\":\"dropped: #GP with ECX=1\",\"x2apic\":false,\"virt\":null,\
+             \"mwait\":\"dropped: #GP with ECX=1\",\"store_wakes\":null,\"x2apic\":false,\"virt\":null,\
              \"virt_why\":\"no \\\"SVM\\\"\",\"hypervisor\":\"TCGTCGTCGTCG\",\"hidden\":\"nonstop TSC\",\"cmdline\":\"a=\\\"b\\\"\",\
              \"mem_mib\":512,\"timer\":\"lapic\"}\n"
         );

@@ -10,11 +10,21 @@ use lull_core::cstate::select::{MwaitTest, MwaitVerdict};
 
 use super::safe::Fault;
 
+pub mod stores;
 #[cfg(target_os = "none")]
 mod trial;
 
 #[cfg(target_os = "none")]
 pub use trial::self_test;
+
+/// All that is known about MWAIT on the CPU that runs this: its own test, and what CPUs found about each other's stores.
+#[cfg(target_os = "none")]
+pub fn found() -> MwaitTest {
+    MwaitTest {
+        store_wakes: stores::store_wakes(),
+        ..super::this().mwait_test()
+    }
+}
 
 /// Tries of each way of using MWAIT.
 const TRIES: u32 = 3;

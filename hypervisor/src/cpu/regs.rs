@@ -85,12 +85,6 @@ pub fn rbp() -> u64 {
     value
 }
 
-/// Writes a byte to a port.
-pub fn outb(port: u16, value: u8) {
-    // SAFETY: no port gives a device access to Lull's memory by one byte; callers name their device.
-    unsafe { x86::io::outb(port, value) };
-}
-
 /// Drops the translation of one page on this CPU.
 #[inline]
 pub fn invlpg(address: u64) {

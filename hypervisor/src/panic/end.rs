@@ -3,8 +3,9 @@
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use super::{EndCode, backtrace, symbols};
+use super::{EndCode, backtrace, exit_port, symbols};
 use crate::console;
+use crate::console::port::MachinePorts;
 use crate::console::{machine_channel, records};
 use crate::cpu::safe;
 use crate::cpu::sleep::stop_for_ever;
@@ -13,8 +14,6 @@ use crate::cpu::{self, regs};
 
 /// 0 = nobody; else the index of the owner + 1.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// 0 = none.
-static EXIT_PORT: AtomicU32 = AtomicU32::new(0);
 /// Address of a `fn()`, 0 = none.
 static STOP_OTHERS: AtomicUsize = AtomicUsize::new(0);
 /// The owner faulted while it reported.
@@ -22,11 +21,6 @@ static NESTED: AtomicBool = AtomicBool::new(false);
 
 /// TSC ticks that the owner waits for the others to stop: some tens of milliseconds at usual rates.
 const STOP_WAIT_TICKS: u64 = 200_000_000;
-
-/// Sets the port that ends the emulator (option `exit-port`).
-pub fn set_exit_port(port: Option<u16>) {
-    EXIT_PORT.store(port.map_or(0, u32::from), Ordering::Relaxed);
-}
 
 /// Gives the function that sends an NMI to all other CPUs.
 pub fn set_stop_others(broadcast_nmi: fn()) {
@@ -48,9 +42,7 @@ pub fn online() -> usize {
 /// Leaves the machine: through the exit port, if there is one; else stops this CPU for ever.
 pub fn leave(code: EndCode) -> ! {
     console::flush();
-    if let Ok(port @ 1..) = u16::try_from(EXIT_PORT.load(Ordering::Relaxed)) {
-        regs::outb(port, code as u8);
-    }
+    exit_port::leave(&MachinePorts, code as u8);
     stop_for_ever()
 }
 

@@ -5,6 +5,7 @@
 //! port or stops. Nothing here allocates, takes a lock that a stopped CPU may hold, or trusts memory it walks.
 
 pub mod backtrace;
+pub mod exit_port;
 pub mod symbols;
 
 #[cfg(target_os = "none")]
@@ -12,8 +13,7 @@ mod end;
 
 #[cfg(target_os = "none")]
 pub use self::end::{
-    dump_backtrace, dump_frame, exception, fatal_boot, in_progress, leave, online, set_exit_port,
-    set_stop_others,
+    dump_backtrace, dump_frame, exception, fatal_boot, in_progress, leave, online, set_stop_others,
 };
 
 /// Why the machine ends: what is written to the exit port. QEMU's exit status is `code << 1 | 1`.

@@ -29,7 +29,7 @@ pub fn states(cpu: CpuId, online: &[CpuId], options: &Options, firmware: Firmwar
         };
         options.cstates.override_leaf(leaf, said)
     };
-    let facts = CpuFacts::from_cpuid(leaves, cpu::this().mwait_test());
+    let facts = CpuFacts::from_cpuid(leaves, cpu::mwait::found());
     let mut msrs = MsrValues::default();
     for &msr in MsrValues::wanted(&facts.identity) {
         msrs.set(msr, cpu::safe::rdmsr(msr).ok());

@@ -2,7 +2,6 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use lull_core::options::Options;
 use lull_core::platform::Clock;
 use lull_core::units::{Nanos, Ticks};
 
@@ -98,8 +97,7 @@ pub fn leave(running: &Running, code: EndCode) -> ! {
         status: code.status(),
         code: code as u8,
     });
-    let Options { exit_port, .. } = running.options;
-    power::power_off(exit_port, code as u8, running.firmware.power_off.as_ref())
+    power::power_off(code as u8, running.firmware.power_off.as_ref())
 }
 
 /// Key `R`.

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use lull_core::guests_txt::{GuestConfig, GuestList, LineProblem};
+use lull_core::options::Options;
 use lull_core::platform::Clock;
 use lull_core::sched::{Scheduler, UnitParams};
 use lull_core::units::{CpuId, CpuSet, DomId, Ticks, VcpuId};
@@ -34,13 +35,18 @@ pub enum Outcome {
     Refused,
 }
 
-/// Makes the domains of the bundle. What cannot be made is named and left out; the others are not affected.
+/// Makes the domains of the bundle; without one, a machine that is told how long to run just idles. What cannot be made is named and left out; the others are not affected.
 pub fn create(
     loader: &BootInfo,
     backend: Option<&Backend>,
     online: &[CpuId],
+    options: &Options,
 ) -> (DomainTable, Outcome) {
     let mut table = DomainTable::new();
+    if loader.modules.is_empty() && (options.keep || options.run_for.is_some()) {
+        log::info!("no boot bundle: running without guests, as `keep` or `for=` asks");
+        return (table, Outcome::Complete);
+    }
     let Some(bundle) = open_bundle(loader) else {
         return (table, Outcome::Refused);
     };

@@ -120,7 +120,7 @@ pub fn start(booted: Booted) -> ! {
         ..
     } = booted;
 
-    let (domains, outcome) = guests::create(&loader, backend.as_ref().ok(), &smp.online);
+    let (domains, outcome) = guests::create(&loader, backend.as_ref().ok(), &smp.online, &options);
     let cpus = smp
         .online
         .iter()
@@ -266,9 +266,17 @@ fn report_boot(booted: &Booted, backend: &Result<Backend, String>) {
         };
         log::info!("{name}: {how} (outer hypervisor: {outer})");
     }
-    let test = cpu::this().mwait_test();
+    let test = cpu::mwait::found();
     let mwait = if features.monitor {
-        format!("with interrupts open {}, masked {}", test.open, test.masked)
+        let stores = match test.store_wakes {
+            None => "",
+            Some(true) => ", stores by other CPUs wake",
+            Some(false) => ", stores by other CPUs get lost",
+        };
+        format!(
+            "with interrupts open {}, masked {}{stores}",
+            test.open, test.masked
+        )
     } else {
         String::from("CPUID does not report it")
     };
@@ -292,6 +300,7 @@ fn report_boot(booted: &Booted, backend: &Result<Backend, String>) {
         arat: features.arat,
         tsc_deadline: features.tsc_deadline,
         mwait: &mwait,
+        store_wakes: test.store_wakes,
         x2apic: apic::mode() == Some(apic::local::Mode::X2Apic),
         virt: backend.as_ref().ok().map(Backend::name),
         virt_why: &why,

@@ -235,13 +235,15 @@ pub fn answer(cpu: CpuId) {
 /// Where the released CPUs go: 0, or the address of a `fn(CpuId) -> !`.
 static RELEASED: AtomicUsize = AtomicUsize::new(0);
 
-/// Halts until [`release`], and goes where it says. Called by an AP after [`answer`], with interrupts off.
-pub fn wait_for_release(cpu: CpuId) -> ! {
+/// Halts until [`release`], and goes where it says. Called by an AP after [`answer`], with interrupts off. `errand` is
+/// called whenever the CPU has been interrupted: the boot CPU may have given it something to do meanwhile.
+pub fn wait_for_release(cpu: CpuId, errand: impl Fn()) -> ! {
     loop {
         if let Some(entry) = entry_point() {
             entry(cpu)
         }
-        // The check was made with interrupts off: an IPI sent since then ends this halt.
+        errand();
+        // The checks were made with interrupts off: an IPI sent since then ends this halt.
         sleep::sti_hlt_cli();
     }
 }

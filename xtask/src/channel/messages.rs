@@ -35,6 +35,8 @@ pub struct Boot {
     pub arat: bool,
     pub tsc_deadline: bool,
     pub mwait: String,
+    /// Whether a store by another CPU ends MWAIT, if that was found out.
+    pub store_wakes: Option<bool>,
     pub x2apic: bool,
     /// `svm`, `vmx` or nothing.
     pub virt: Option<String>,
@@ -44,6 +46,8 @@ pub struct Boot {
     pub hypervisor: Option<String>,
     pub cmdline: String,
     pub mem_mib: u64,
+    /// `lapic` or `tsc-deadline`.
+    pub timer: String,
 }
 
 /// One bad input.
@@ -152,6 +156,8 @@ pub struct Counters {
     pub sched_passes: u64,
     /// Wakes from an idle state, by reason.
     pub wakes: BTreeMap<String, Value>,
+    /// Events that it posted to other CPUs, by what they needed: `ipi`, `store`, ...
+    pub posts: BTreeMap<String, u64>,
     pub states: Vec<State>,
 }
 

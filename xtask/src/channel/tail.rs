@@ -17,6 +17,8 @@ pub struct Tail {
     file: Option<File>,
     unfinished: Vec<u8>,
     copy: Option<File>,
+    /// Lines that do not begin as a message are the emulator's own, and passed over.
+    mixed: bool,
     /// What has been read so far.
     pub channel: Channel,
     /// When each message of `channel` was first seen.
@@ -47,9 +49,16 @@ impl Tail {
             file: None,
             unfinished: Vec::new(),
             copy,
+            mixed: false,
             channel: Channel::default(),
             seen: Vec::new(),
         })
+    }
+
+    /// The emulator writes lines of its own to the same file.
+    pub fn mixed(mut self) -> Self {
+        self.mixed = true;
+        self
     }
 
     /// Reads what has come since the last time.
@@ -73,14 +82,10 @@ impl Tail {
         let mut fresh = Vec::new();
         file.read_to_end(&mut fresh)
             .with_context(|| format!("cannot read {}", self.path.display()))?;
-        if let Some(copy) = &mut self.copy {
-            copy.write_all(&fresh)
-                .context("cannot write the copy of the machine channel")?;
-        }
         self.unfinished.append(&mut fresh);
         while let Some(end) = self.unfinished.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.unfinished.drain(..=end).collect();
-            self.add(&String::from_utf8_lossy(&line));
+            self.add(&line)?;
         }
         Ok(())
     }
@@ -92,14 +97,21 @@ impl Tail {
     pub fn finish(&mut self) -> Result<()> {
         self.read()?;
         let rest = std::mem::take(&mut self.unfinished);
-        self.add(&String::from_utf8_lossy(&rest));
-        Ok(())
+        self.add(&rest)
     }
 
-    fn add(&mut self, line: &str) {
-        self.channel.add(line.trim_end());
+    fn add(&mut self, line: &[u8]) -> Result<()> {
+        if self.mixed && !line.starts_with(b"{") {
+            return Ok(());
+        }
+        if let Some(copy) = &mut self.copy {
+            copy.write_all(line)
+                .context("cannot write the copy of the machine channel")?;
+        }
+        self.channel.add(String::from_utf8_lossy(line).trim_end());
         self.seen
             .resize(self.channel.messages.len(), Instant::now());
+        Ok(())
     }
 }
 
@@ -126,5 +138,20 @@ mod tests {
         assert_eq!(tail.channel.faults.len(), 1, "the unfinished line");
         assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&copy).unwrap());
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn lines_of_the_emulator_are_passed_over() {
+        let path = std::env::temp_dir().join(format!("lull-tail-mixed-{}", std::process::id()));
+        let mut tail = Tail::new(&path, None).unwrap().mixed();
+        std::fs::write(
+            &path,
+            "Next at t=0\n{\"v\":1,\"type\":\"end\",\"status\":\"ok\"}\n{\"v\":1,\nbye",
+        )
+        .unwrap();
+        tail.finish().unwrap();
+        assert_eq!(tail.channel.end().unwrap().status, "ok");
+        assert_eq!(tail.channel.faults.len(), 1, "a torn message is seen");
+        std::fs::remove_file(path).unwrap();
     }
 }

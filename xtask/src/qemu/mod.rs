@@ -29,8 +29,6 @@ pub mod exit {
             ACCOUNTING => "the accounting of time does not add up",
             PANIC => "the hypervisor panicked",
             BAD_INPUT => "bad boot input",
-            0 => "QEMU ended without a verdict (power-off, reboot, or Ctrl-A x)",
-            1 => "QEMU itself failed",
             _ => "not a code of Lull",
         }
     }

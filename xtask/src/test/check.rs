@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::rig::Ran;
 use crate::{
-    channel::{Channel, Counters, CpuCounters, Cstates, GuestEvent},
+    channel::{Channel, Counters, CpuCounters, Cstates, GuestEvent, State},
     qemu::exit,
 };
 
@@ -187,6 +187,15 @@ pub fn cpu(reading: &Cstates, index: u32) -> Result<&CpuCounters> {
         .iter()
         .find(|cpu| cpu.cpu == index)
         .with_context(|| format!("no CPU {index} in the reading"))
+}
+
+/// The idle state `name` of a CPU.
+pub fn state<'a>(counters: &'a Counters, name: &str) -> Result<&'a State> {
+    counters
+        .states
+        .iter()
+        .find(|state| state.name == name)
+        .with_context(|| format!("no state {name}"))
 }
 
 /// `part / whole`.

@@ -1,8 +1,10 @@
 //! `cargo xtask test`: every test there is, in one list, with one verdict.
 //!
-//! Host cases run one after the other (cargo holds a lock), machine cases that count instructions run beside each
-//! other (they are deterministic), and those in real time run alone. A case leaves its logs in a folder of its own.
+//! Host cases run one after the other (cargo holds a lock), machine cases that count instructions, and those in
+//! Bochs, run beside each other (they are deterministic), and those in real time run alone. What cannot be tried here
+//! is skipped by name. A case leaves its logs in a folder of its own.
 
+mod bochs_rig;
 mod case;
 mod cases;
 mod check;
@@ -21,7 +23,7 @@ use std::{
 use anyhow::{Result, bail};
 use clap::Args;
 
-use self::case::{Case, Context, Kind};
+use self::case::{Case, Context, Kind, Skipped};
 use crate::{build, deps, workspace};
 
 /// Options of `test`.
@@ -68,12 +70,12 @@ pub fn command(args: &TestArgs) -> Result<()> {
     if !machine.is_empty() {
         let version = deps::qemu()?;
         let built = build::build(true)?;
-        let context = Context { version, built };
-        let (icount, real_time): (Vec<Case>, Vec<Case>) = machine
+        let context = Context::new(version, built);
+        let (real_time, deterministic): (Vec<Case>, Vec<Case>) = machine
             .into_iter()
-            .partition(|case| case.kind == Kind::Icount);
+            .partition(|case| case.kind == Kind::RealTime);
         tally.run(real_time, &context, 1);
-        tally.run(icount, &context, args.jobs);
+        tally.run(deterministic, &context, args.jobs);
     }
     for case in host {
         let started = Instant::now();
@@ -92,6 +94,7 @@ pub fn command(args: &TestArgs) -> Result<()> {
 #[derive(Default)]
 struct Tally {
     passed: usize,
+    skipped: usize,
     failed: Vec<String>,
 }
 
@@ -133,6 +136,10 @@ impl Tally {
                 self.passed += 1;
                 println!("ok    {:<44} {seconds:>7.1} s", case.name);
             }
+            Err(why) if why.is::<Skipped>() => {
+                self.skipped += 1;
+                println!("skip  {:<44} {why:#}", case.name);
+            }
             Err(why) => {
                 println!("FAIL  {:<44} {seconds:>7.1} s", case.name);
                 for line in format!("{why:#}").lines() {
@@ -149,7 +156,15 @@ impl Tally {
             println!("\nfailed:");
             self.failed.iter().for_each(|name| println!("  {name}"));
         }
-        println!("\n{} passed, {} failed", self.passed, self.failed.len());
+        let skipped = match self.skipped {
+            0 => String::new(),
+            skipped => format!(", {skipped} skipped"),
+        };
+        println!(
+            "\n{} passed, {} failed{skipped}",
+            self.passed,
+            self.failed.len()
+        );
     }
 }
 

@@ -1,6 +1,8 @@
 //! The table of all options: name, form, meaning, and what each does.
 
-use super::{AccountFault, Crash, EarlyIrq, IdleMethod, LogLevel, Options, Seconds, number};
+use super::{
+    AccountFault, Crash, EarlyIrq, ExitPort, IdleMethod, LogLevel, Options, Seconds, number,
+};
 use crate::governor::AnyGovernor;
 use crate::units::{CpuId, MAX_CPUS, Micros, TickRate};
 use alloc::format;
@@ -215,10 +217,15 @@ pub const OPTIONS: [OptionSpec; 25] = [
     ),
     OptionSpec::new(
         "exit-port",
-        "PORT from 0x1 to 0xffff",
-        "leave the emulator through its debug-exit port at the end (default: power off, else halt)",
+        "PORT from 0x1 to 0xffff|bochs",
+        "leave the emulator through its debug-exit port at the end, or as Bochs has it (default: power off, else halt)",
         |options, value| {
-            options.exit_port = u16::try_from(number(value, 1..=0xFFFF)?).ok();
+            options.exit_port = match value {
+                "bochs" => Some(ExitPort::Bochs),
+                _ => u16::try_from(number(value, 1..=0xFFFF)?)
+                    .ok()
+                    .map(ExitPort::Code),
+            };
             Ok(())
         },
     ),

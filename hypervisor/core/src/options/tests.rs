@@ -26,7 +26,7 @@ fn every_option_reaches_its_field() {
         idle: IdleMethod::Halt,
         governor: Some("menu".to_string()),
         cstates: CStateOptions::default(),
-        exit_port: Some(0xF4),
+        exit_port: Some(ExitPort::Code(0xF4)),
         run_for: Some(Seconds(5)),
         keep: true,
         max_cpus: Some(4),
@@ -38,6 +38,7 @@ fn every_option_reaches_its_field() {
         test_crash: Some(Crash::StackOverflow),
     };
     assert_eq!(options, expected);
+    assert_eq!(clean("exit-port=bochs").exit_port, Some(ExitPort::Bochs));
 }
 
 #[test]

@@ -81,7 +81,11 @@ pub fn read(
         MachinePorts.write8(port, value);
     }
     let enabled: Vec<u32> = info.cpus.iter().map(|cpu| cpu.processor).collect();
-    let rules = rules(info, loader, options.exit_port);
+    let rules = rules(
+        info,
+        loader,
+        options.exit_port.map(lull_core::options::ExitPort::port),
+    );
     REFUSALS.clear();
     let capabilities = Capabilities::of_lull(mwait);
     let mut states = evaluate_all(&tables, &enabled, capabilities, |job, findings| {

@@ -17,7 +17,7 @@ const GRACE_US: u64 = 100_000;
 
 /// The self-test of the CPU that runs this. Interrupts are off, and the handler of `timer` is registered.
 ///
-/// Whether another CPU's store wakes is not tried here: `store_wakes` stays `None`, so that wakers send the IPI.
+/// Whether another CPU's store wakes is not tried here: see [`super::stores`].
 pub fn self_test(timer: &impl OneShot, rate: TickRate) -> MwaitTest {
     let features = cpu::features();
     if !features.monitor {

@@ -4,6 +4,7 @@ mod accounting;
 mod acpi;
 mod bad_input;
 mod bare;
+mod bochs;
 mod guests;
 mod host;
 mod keys;
@@ -19,6 +20,7 @@ pub fn all() -> Vec<Case> {
         bare::cases(),
         guests::cases(),
         machine::cases(),
+        bochs::cases(),
         numbers::cases(),
         accounting::cases(),
         keys::cases(),

@@ -1,5 +1,8 @@
-# PVH entry: 32-bit protected mode, flat segments, paging off, EBX = hvm_start_info.
-# Builds an identity map of the first 4 GiB, goes to 64-bit mode and calls lull_boot_entry(start_info).
+# The two entries of the image: 32-bit protected mode, flat segments, paging off, EBX = what the loader tells.
+#   PVH:        EBX = hvm_start_info; EAX means nothing
+#   Multiboot2: EBX = boot information; EAX = 36D76289h (Multiboot2 specification 2.0, 3.3)
+# Builds an identity map of the first 4 GiB, goes to 64-bit mode and calls lull_boot_entry(protocol, address), where
+# protocol is 0 for PVH, else EAX as it was.
 
     .section .note.Xen, "a", @note
     .balign 4
@@ -7,11 +10,41 @@
     .asciz "Xen"
     .long lull_pvh_entry
 
+    # Multiboot2 specification 2.0, 3.1: loaded by its ELF headers, entered where the tag says.
+    .section .boot.header, "a", @progbits
+    .balign 8
+.Lheader:
+    .long 0xE85250D6, 0                 # magic; architecture: i386, protected mode
+    .long .Lheader_end - .Lheader
+    .long -(0xE85250D6 + (.Lheader_end - .Lheader))
+    .balign 8
+    .short 1, 0                         # tag "information request": boot cannot do without a memory map (6)
+    .long 12, 6
+    .balign 8
+    .short 3, 0                         # tag "entry address": the ELF entry is PVH's
+    .long 12, lull_multiboot2_entry
+    .balign 8
+    .short 6, 0                         # tag "module alignment": modules start on a page
+    .long 8
+    .balign 8
+    .short 0, 0                         # the last tag
+    .long 8
+.Lheader_end:
+
     .section .boot.text, "ax", @progbits
     .code32
+    .globl lull_multiboot2_entry
+    .type lull_multiboot2_entry, @function
+lull_multiboot2_entry:
+    movl %eax, %esp                     # there is no stack yet: ESP keeps the protocol
+    jmp .Lcommon
+    .size lull_multiboot2_entry, . - lull_multiboot2_entry
+
     .globl lull_pvh_entry
     .type lull_pvh_entry, @function
 lull_pvh_entry:
+    xorl %esp, %esp
+.Lcommon:
     cli
     cld
     movl %ebx, %esi
@@ -107,8 +140,9 @@ lull_pvh_entry:
     xorl %eax, %eax
     movw %ax, %fs
     movw %ax, %gs
+    movl %esp, %edi
     movl $lull_boot_stack_top, %esp
-    movl %esi, %edi
+    movl %esi, %esi                     # the upper half means nothing yet
     xorl %ebp, %ebp                     # ends every backtrace
     call lull_boot_entry
     ud2

@@ -1,0 +1,110 @@
+//! A machine in Bochs for a test: small, without guests unless some are named, and short.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context, Result};
+
+use super::{case::Lab, rig::Ran};
+use crate::{
+    bochs::{Machine, Release},
+    build::Bundle,
+    guest_arg::{self, GuestArg},
+    iso::{Iso, Purpose},
+    session::Session,
+};
+
+/// How long a machine that is about to be ended may print.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A machine in the making.
+pub struct BochsRig<'a> {
+    lab: &'a Lab<'a>,
+    label: String,
+    model: String,
+    cpus: u32,
+    release: Release,
+    guests: Vec<GuestArg>,
+    words: Vec<String>,
+    limit: Duration,
+}
+
+impl<'a> BochsRig<'a> {
+    pub fn new(lab: &'a Lab<'a>, label: &str, model: &str) -> Self {
+        Self {
+            lab,
+            label: label.to_owned(),
+            model: model.to_owned(),
+            cpus: 2,
+            release: Release::Current,
+            guests: Vec::new(),
+            words: vec!["exit-port=bochs".to_owned()],
+            limit: Duration::from_secs(60),
+        }
+    }
+
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus;
+        self
+    }
+
+    /// Another release than the current one.
+    pub fn release(mut self, release: Release) -> Self {
+        self.release = release;
+        self
+    }
+
+    /// One more guest, as `--guest` takes it, with its kernel's defaults.
+    pub fn guest(mut self, spec: &str) -> Result<Self> {
+        self.guests.push(spec.parse()?);
+        Ok(self)
+    }
+
+    /// One more word for Lull's command line.
+    pub fn word(mut self, word: &str) -> Self {
+        self.words.push(word.to_owned());
+        self
+    }
+
+    /// Starts it and waits for its end. A machine that does not end in time is asked for all it knows first, for its log.
+    ///
+    /// # Errors
+    /// That the test is to be skipped, if there is no such Bochs here; else what goes wrong.
+    pub fn run(self) -> Result<Ran> {
+        let context = self.lab.context;
+        let bochs = context.bochs(self.release)?;
+        let file = |kind: &str| self.lab.dir.join(format!("{}.{kind}", self.label));
+        let bundle = file("bundle.cpio");
+        if !self.guests.is_empty() {
+            let guests = guest_arg::complete(&self.guests, &context.built)?;
+            Bundle::of_guests(&guests, &context.built)?.write(&bundle)?;
+        }
+        let iso = Iso {
+            image: &context.built.image,
+            bundle: (!self.guests.is_empty()).then_some(&bundle),
+            cmdline: &self.words.join(" "),
+            purpose: Purpose::Emulator,
+        };
+        iso.write(&file("tree"), &file("iso"))?;
+        let machine = Machine {
+            bochs,
+            model: self.model,
+            cpus: self.cpus,
+            mem_mib: 256,
+            iso: file("iso"),
+            dir: self.lab.dir.to_owned(),
+            label: self.label.clone(),
+        };
+        let console = file("console.txt");
+        let mut session = Session::start_bochs(&machine, &console, false, None)?;
+        session.wait_for(self.limit, |_| false)?;
+        if session.runs()? && session.press("*").is_ok() {
+            session.wait_for(LAST_WORDS, |_| false)?;
+        }
+        let ended = session.finish(Some(Duration::ZERO))?;
+        let console = fs::read(&console).context("the console was not kept")?;
+        Ok(Ran {
+            ended,
+            console: String::from_utf8_lossy(&console).into_owned(),
+        })
+    }
+}
