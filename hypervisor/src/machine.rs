@@ -11,10 +11,14 @@ use lull_core::units::{CpuId, TickRate, Ticks};
 use lull_core::wake::{Events, WakeWord};
 
 use crate::apic::{self, ipi, timer, vector};
+use crate::console::port::MachinePorts;
 use crate::cpu::around::Around;
 use crate::cpu::interrupts::{self, IrqContext, RegisterError};
 use crate::cpu::{self, sleep};
+use crate::run::bus_masters::{self, Arbiter};
 use crate::{console, run, time};
+
+static ARBITER: Arbiter = Arbiter::new();
 
 /// The bare machine, seen from whichever CPU asks: it finds its own area through GS.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,15 +50,22 @@ impl Sleeper for BareMetal {
         apic::local::get().is_some_and(apic::local::LocalApic::is_in_service)
     }
 
-    /// PM1_STS is not read: every bus master counts as active, and C1 is what remains.
     fn bus_master_active(&self) -> bool {
-        true
+        run::running().is_none_or(|running| {
+            bus_masters::active(&running.firmware.c_states.bus_masters, &MachinePorts)
+        })
     }
 
     fn prepare(&self, flags: CStateFlags) {
         let around = Around::required();
         if flags.contains(CStateFlags::INIT_XSTATE) {
             cpu::safe::release_tiles();
+        }
+        if flags.contains(CStateFlags::DISABLE_ARBITRATION)
+            && let Some(running) = run::running()
+        {
+            let masters = &running.firmware.c_states.bus_masters;
+            ARBITER.enter(masters, &MachinePorts, running.online.len());
         }
         if flags.contains(CStateFlags::FLUSH_CACHES) {
             sleep::flush_caches();
@@ -70,6 +81,12 @@ impl Sleeper for BareMetal {
     fn recover(&self, flags: CStateFlags) {
         if flags.contains(CStateFlags::CLEAR_SPEC_CTRL) {
             cpu::this().take_up_spec_ctrl();
+        }
+        if flags.contains(CStateFlags::DISABLE_ARBITRATION)
+            && let Some(running) = run::running()
+        {
+            let masters = &running.firmware.c_states.bus_masters;
+            ARBITER.leave(masters, &MachinePorts, running.online.len());
         }
     }
 

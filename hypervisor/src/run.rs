@@ -5,6 +5,7 @@
 //!
 //! Everything here is made once, before the first guest starts, and read without a lock from then on.
 
+pub mod bus_masters;
 pub mod counters;
 pub mod msr_writes;
 

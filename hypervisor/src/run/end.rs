@@ -2,8 +2,11 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use lull_core::platform::Clock;
-use lull_core::units::{Nanos, Ticks};
+use lull_core::cstate::select::{MwaitVerdict, Selected};
+use lull_core::cstate::{CStateFlags, EntryMethod};
+use lull_core::platform::{Clock, IrqGate, OneShot, Sleeper};
+use lull_core::units::{CpuId, Nanos, Ticks};
+use lull_core::wake::WakeWord;
 
 use super::counters::Reading;
 use super::guests::{self, Outcome};
@@ -106,8 +109,34 @@ pub fn reboot(running: &Running) -> ! {
     power::reboot(running.firmware.reset.as_ref())
 }
 
-/// Where a CPU other than the boot CPU stays when its dispatch loop has ended.
-pub fn parked() -> ! {
+/// So often a parked CPU may wake before it is taken that its MWAIT does not hold.
+const PARKED_WAKES: u32 = 10_000;
+
+/// Where a CPU other than the boot CPU stays when its dispatch loop has ended, or it never had one.
+///
+/// In the deepest state that it proved at boot, since a thread that waits in less keeps its core and the package from it;
+/// else in HLT.
+pub fn parked(running: &Running, cpu: CpuId) -> ! {
     PARKED.fetch_add(1, Ordering::AcqRel);
+    let own = || running.choice(cpu);
+    // A CPU that was left out has chosen nothing: the others' choice holds for it, as far as its own test bears it out.
+    let choice = own().or_else(|| {
+        running
+            .online
+            .iter()
+            .find_map(|&other| running.choice(other))
+    });
+    let proven = cpu::this().mwait_test().masked == MwaitVerdict::Works;
+    if let (Some(EntryMethod::Mwait { hint, .. }), true) = (choice.map(Selected::park), proven) {
+        BareMetal.cancel();
+        let nobody_posts = WakeWord::new();
+        for _ in 0..PARKED_WAKES {
+            BareMetal.prepare(CStateFlags::INIT_XSTATE);
+            BareMetal.arm_monitor(&nobody_posts);
+            BareMetal.mwait(hint, IrqGate::Masked);
+            // Whatever ended it must not stay pending, or it would end the next one at once.
+            BareMetal.interrupt_window();
+        }
+    }
     cpu::sleep::stop_for_ever()
 }

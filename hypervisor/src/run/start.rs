@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use lull_core::cstate::select::{Firmware, Selected};
+use lull_core::cstate::{CState, CStateFlags};
 use lull_core::dispatch::Machine;
 use lull_core::governor::{AnyGovernor, Governor, StateSet};
 use lull_core::idle::CpuIdle;
@@ -19,10 +20,11 @@ use spin::Once;
 
 use super::counters::Row;
 use super::guests::{self, Outcome};
-use super::{choose, end, hosting, msr_writes};
+use super::{bus_masters, choose, end, hosting, msr_writes};
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
+use crate::console::port::MachinePorts;
 use crate::console::records::{Boot, Where};
 use crate::console::{self, machine_channel};
 use crate::domain::DomainTable;
@@ -180,7 +182,7 @@ fn other_cpu(cpu: CpuId) -> ! {
             Ok(()) => turn(running, cpu),
             Err(why) => leave_out(running, cpu, &why),
         }
-        end::parked();
+        end::parked(running, cpu);
     }
     cpu::sleep::stop_for_ever()
 }
@@ -206,6 +208,10 @@ fn turn(running: &'static Running, cpu: CpuId) {
         running.firmware_says(),
     );
     msr_writes::perform_here(cpu, &selected.msr_writes);
+    let c3 = |state: &CState| state.flags.contains(CStateFlags::CHECK_BUS_MASTER);
+    if cpu.index() == 0 && selected.usable.states().iter().any(c3) {
+        bus_masters::wake_on_request(&running.firmware.c_states.bus_masters, &MachinePorts);
+    }
     let governor = governor(&running.options);
     if cpu.index() == 0 {
         log::info!("governor: {}", governor.name());
