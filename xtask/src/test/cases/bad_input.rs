@@ -130,7 +130,8 @@ fn good_bundle(lab: &Lab<'_>, list: &str) -> Result<Bundle> {
 
 /// There is nothing to run: a complaint, and an end that says so.
 fn refused(rig: Rig<'_>, place: &str, texts: &[&str]) -> Result<()> {
-    let ran = rig.word("for=2").run()?;
+    // No `for=`: that asks for a run without guests.
+    let ran = rig.run()?;
     ran.complains(place, texts)?
         .ended_with("bad-input", exit::BAD_INPUT)?
         .adds_up()?;
