@@ -34,8 +34,10 @@ pub fn doctor() -> Result<()> {
     bare_metal_target()?;
     qemu()?;
     lint_tools()?;
-    iasl()?;
-    eprintln!("xtask: {IASL}: here");
+    match iasl() {
+        Ok(()) => eprintln!("xtask: {IASL}: here"),
+        Err(why) => eprintln!("xtask: {why:#}; nothing but the tests of `acpi/` needs it"),
+    }
     eprintln!("xtask: all that Lull needs is here");
     Ok(())
 }

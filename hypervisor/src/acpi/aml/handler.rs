@@ -1,5 +1,8 @@
 //! The interpreter's hands: memory, ports and PCI configuration, as far as the [`Rules`] let them.
+//!
+//! Only through [`fields`](super::fields): an address that comes from the interpreter itself may be any, and is refused.
 
+use super::fields::{Access, FIRST, Field, Fields, Space};
 use super::rules::{Refusals, Refused, Rules};
 
 /// The machine behind the rules. Sizes are 1, 2, 4 or (memory) 8 bytes.
@@ -32,8 +35,8 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    fn new(segment: u16, bus: u8, device: u8, function: u8, offset: u16) -> Option<Self> {
-        (segment == 0 && device < 32 && function < 8).then_some(())?;
+    fn new(bus: u8, device: u8, function: u8, offset: u64) -> Option<Self> {
+        (device < 32 && function < 8).then_some(())?;
         Some(Self {
             bus,
             device,
@@ -56,6 +59,8 @@ impl PciAddress {
 pub struct Guarded<M> {
     /// The machine.
     pub machine: M,
+    /// The fields that the tables have.
+    pub fields: Fields,
     /// What is kept from the firmware.
     pub rules: Rules,
     /// Where refusals are counted.
@@ -63,149 +68,164 @@ pub struct Guarded<M> {
 }
 
 impl<M: Machine> Guarded<M> {
-    fn read_memory(&self, address: usize, size: u64) -> u64 {
-        let address = address as u64;
-        if self.rules.memory(address, size)
-            && let Some(value) = self.machine.read_memory(address, size)
-        {
-            return value;
+    fn read_access(&self, (space, at, width): Access) -> Option<u64> {
+        let (port, size) = (u16::try_from(at).ok(), width as u16);
+        let found = match space {
+            Space::Memory if self.rules.memory(at, width) => self.machine.read_memory(at, width),
+            Space::Port => port
+                .filter(|port| self.rules.port(*port, size))
+                .map(|port| self.machine.read_port(port, size).into()),
+            Space::Pci {
+                bus,
+                device,
+                function,
+            } => PciAddress::new(bus, device, function, at)
+                .map(|at| self.machine.read_pci(at, size).into()),
+            Space::Memory => None,
+        };
+        if found.is_none() {
+            self.refuse(space, at, false);
         }
-        self.refusals.add(Refused::Memory(address), false);
-        u64::MAX
+        found
     }
 
-    fn write_memory(&self, address: usize, size: u64, value: u64) {
-        let address = address as u64;
-        if !self.rules.memory(address, size) || !self.machine.write_memory(address, size, value) {
-            self.refusals.add(Refused::Memory(address), true);
-        }
-    }
-
-    fn read_port(&self, port: u16, size: u16) -> u32 {
-        if self.rules.port(port, size) {
-            return self.machine.read_port(port, size);
-        }
-        self.refusals.add(Refused::Port(port), false);
-        u32::MAX
-    }
-
-    fn write_port(&self, port: u16, size: u16, value: u32) {
-        if self.rules.port(port, size) {
-            self.machine.write_port(port, size, value);
-        } else {
-            self.refusals.add(Refused::Port(port), true);
-        }
-    }
-
-    fn read_pci(&self, at: Option<PciAddress>, size: u16) -> u32 {
-        match at {
-            Some(at) => self.machine.read_pci(at, size),
-            None => {
-                self.refusals.add(Refused::Pci, false);
-                u32::MAX
+    fn write_access(&self, (space, at, width): Access, value: u64) -> bool {
+        let (port, size) = (u16::try_from(at).ok(), width as u16);
+        let done = match space {
+            Space::Memory => {
+                self.rules.memory(at, width) && self.machine.write_memory(at, width, value)
             }
+            Space::Port => port
+                .filter(|port| self.rules.port(*port, size))
+                .map(|port| self.machine.write_port(port, size, value as u32))
+                .is_some(),
+            Space::Pci {
+                bus,
+                device,
+                function,
+            } => PciAddress::new(bus, device, function, at)
+                .map(|at| self.machine.write_pci(at, size, value as u32))
+                .is_some(),
+        };
+        if !done {
+            self.refuse(space, at, true);
         }
+        done
     }
 
-    fn write_pci(&self, at: Option<PciAddress>, size: u16, value: u32) {
-        match at {
-            Some(at) => self.machine.write_pci(at, size, value),
-            None => self.refusals.add(Refused::Pci, true),
-        }
+    fn refuse(&self, space: Space, at: u64, write: bool) {
+        let what = match (space, u16::try_from(at)) {
+            (Space::Memory, _) => Refused::Memory(at),
+            (Space::Port, Ok(port)) => Refused::Port(port),
+            _ => Refused::Pci,
+        };
+        self.refusals.add(what, write);
+    }
+
+    /// The field of an address that [`fields`](super::fields) made up.
+    fn field(&self, address: usize) -> Option<Field> {
+        let number = (address as u64).checked_sub(FIRST)?;
+        self.fields
+            .lock()
+            .get(usize::try_from(number).ok()?)
+            .copied()
+    }
+
+    /// An address of the interpreter's own making, which may be any.
+    fn astray(&self, space: Space, at: u64, write: bool) -> u64 {
+        self.refuse(space, at, write);
+        u64::MAX
     }
 }
 
 impl<M: Machine> ::aml::Handler for Guarded<M> {
-    fn read_u8(&self, address: usize) -> u8 {
-        self.read_memory(address, 1) as u8
-    }
-    fn read_u16(&self, address: usize) -> u16 {
-        self.read_memory(address, 2) as u16
-    }
-    fn read_u32(&self, address: usize) -> u32 {
-        self.read_memory(address, 4) as u32
-    }
     fn read_u64(&self, address: usize) -> u64 {
-        self.read_memory(address, 8)
-    }
-    fn write_u8(&mut self, address: usize, value: u8) {
-        self.write_memory(address, 1, value.into());
-    }
-    fn write_u16(&mut self, address: usize, value: u16) {
-        self.write_memory(address, 2, value.into());
-    }
-    fn write_u32(&mut self, address: usize, value: u32) {
-        self.write_memory(address, 4, value.into());
+        match self.field(address) {
+            Some(field) => field
+                .read(|access| self.read_access(access))
+                .unwrap_or(u64::MAX),
+            None => self.astray(Space::Memory, address as u64, false),
+        }
     }
     fn write_u64(&mut self, address: usize, value: u64) {
-        self.write_memory(address, 8, value);
+        match self.field(address) {
+            Some(field) => {
+                // What is refused is counted where it is refused.
+                let _done = field.write(
+                    value,
+                    |access| self.read_access(access),
+                    |access, value| self.write_access(access, value),
+                );
+            }
+            None => {
+                self.astray(Space::Memory, address as u64, true);
+            }
+        }
+    }
+    fn read_u8(&self, address: usize) -> u8 {
+        self.astray(Space::Memory, address as u64, false) as u8
+    }
+    fn read_u16(&self, address: usize) -> u16 {
+        self.astray(Space::Memory, address as u64, false) as u16
+    }
+    fn read_u32(&self, address: usize) -> u32 {
+        self.astray(Space::Memory, address as u64, false) as u32
+    }
+    fn write_u8(&mut self, address: usize, _: u8) {
+        self.astray(Space::Memory, address as u64, true);
+    }
+    fn write_u16(&mut self, address: usize, _: u16) {
+        self.astray(Space::Memory, address as u64, true);
+    }
+    fn write_u32(&mut self, address: usize, _: u32) {
+        self.astray(Space::Memory, address as u64, true);
     }
     fn read_io_u8(&self, port: u16) -> u8 {
-        self.read_port(port, 1) as u8
+        self.astray(Space::Port, port.into(), false) as u8
     }
     fn read_io_u16(&self, port: u16) -> u16 {
-        self.read_port(port, 2) as u16
+        self.astray(Space::Port, port.into(), false) as u16
     }
     fn read_io_u32(&self, port: u16) -> u32 {
-        self.read_port(port, 4)
+        self.astray(Space::Port, port.into(), false) as u32
     }
-    fn write_io_u8(&self, port: u16, value: u8) {
-        self.write_port(port, 1, value.into());
+    fn write_io_u8(&self, port: u16, _: u8) {
+        self.astray(Space::Port, port.into(), true);
     }
-    fn write_io_u16(&self, port: u16, value: u16) {
-        self.write_port(port, 2, value.into());
+    fn write_io_u16(&self, port: u16, _: u16) {
+        self.astray(Space::Port, port.into(), true);
     }
-    fn write_io_u32(&self, port: u16, value: u32) {
-        self.write_port(port, 4, value);
+    fn write_io_u32(&self, port: u16, _: u32) {
+        self.astray(Space::Port, port.into(), true);
     }
-    fn read_pci_u8(&self, segment: u16, bus: u8, device: u8, function: u8, offset: u16) -> u8 {
-        self.read_pci(PciAddress::new(segment, bus, device, function, offset), 1) as u8
+    fn read_pci_u8(&self, _: u16, _: u8, _: u8, _: u8, _: u16) -> u8 {
+        self.astray(NO_FUNCTION, 0, false) as u8
     }
-    fn read_pci_u16(&self, segment: u16, bus: u8, device: u8, function: u8, offset: u16) -> u16 {
-        self.read_pci(PciAddress::new(segment, bus, device, function, offset), 2) as u16
+    fn read_pci_u16(&self, _: u16, _: u8, _: u8, _: u8, _: u16) -> u16 {
+        self.astray(NO_FUNCTION, 0, false) as u16
     }
-    fn read_pci_u32(&self, segment: u16, bus: u8, device: u8, function: u8, offset: u16) -> u32 {
-        self.read_pci(PciAddress::new(segment, bus, device, function, offset), 4)
+    fn read_pci_u32(&self, _: u16, _: u8, _: u8, _: u8, _: u16) -> u32 {
+        self.astray(NO_FUNCTION, 0, false) as u32
     }
-    fn write_pci_u8(
-        &self,
-        segment: u16,
-        bus: u8,
-        device: u8,
-        function: u8,
-        offset: u16,
-        value: u8,
-    ) {
-        let at = PciAddress::new(segment, bus, device, function, offset);
-        self.write_pci(at, 1, value.into());
+    fn write_pci_u8(&self, _: u16, _: u8, _: u8, _: u8, _: u16, _: u8) {
+        self.astray(NO_FUNCTION, 0, true);
     }
-    fn write_pci_u16(
-        &self,
-        segment: u16,
-        bus: u8,
-        device: u8,
-        function: u8,
-        offset: u16,
-        value: u16,
-    ) {
-        let at = PciAddress::new(segment, bus, device, function, offset);
-        self.write_pci(at, 2, value.into());
+    fn write_pci_u16(&self, _: u16, _: u8, _: u8, _: u8, _: u16, _: u16) {
+        self.astray(NO_FUNCTION, 0, true);
     }
-    fn write_pci_u32(
-        &self,
-        segment: u16,
-        bus: u8,
-        device: u8,
-        function: u8,
-        offset: u16,
-        value: u32,
-    ) {
-        let at = PciAddress::new(segment, bus, device, function, offset);
-        self.write_pci(at, 4, value);
+    fn write_pci_u32(&self, _: u16, _: u8, _: u8, _: u8, _: u16, _: u32) {
+        self.astray(NO_FUNCTION, 0, true);
     }
     /// The interpreter returns an error after this; the crate's own way would be a panic.
     fn handle_fatal_error(&self, _kind: u8, _code: u32, _argument: u64) {}
 }
+
+/// Any function, for an access that is refused.
+const NO_FUNCTION: Space = Space::Pci {
+    bus: 0,
+    device: 0,
+    function: 0,
+};
 
 #[cfg(target_os = "none")]
 mod bare {
@@ -327,11 +347,10 @@ mod tests {
 
     #[test]
     fn pci_addresses_beyond_the_old_mechanism_are_none() {
-        let at = PciAddress::new(0, 1, 31, 7, 0xA6).unwrap();
+        let at = PciAddress::new(1, 31, 7, 0xA6).unwrap();
         assert_eq!(at.selector(), 0x8001_FFA4);
-        assert_eq!(PciAddress::new(1, 0, 0, 0, 0), None);
-        assert_eq!(PciAddress::new(0, 0, 32, 0, 0), None);
-        assert_eq!(PciAddress::new(0, 0, 0, 8, 0), None);
-        assert_eq!(PciAddress::new(0, 0, 0, 0, 0x100), None);
+        assert_eq!(PciAddress::new(0, 32, 0, 0), None);
+        assert_eq!(PciAddress::new(0, 0, 8, 0), None);
+        assert_eq!(PciAddress::new(0, 0, 0, 0x100), None);
     }
 }

@@ -25,6 +25,7 @@ use lull_core::cstate::acpi::{Cst, CstEntry, CstFault, MAX_ENTRIES, Value};
 use crate::cage::{Text, undisturbed};
 
 pub mod capabilities;
+pub mod fields;
 pub mod handler;
 pub mod rules;
 
@@ -34,6 +35,7 @@ mod assembler;
 mod tests;
 
 use capabilities::{Answer, Capabilities};
+use fields::Fields;
 
 /// The path of an object; a longer one is cut.
 pub type Path = ArrayString<64>;
@@ -215,8 +217,13 @@ fn shown<const N: usize>(what: impl fmt::Display) -> ArrayString<N> {
 
 /// Loads the tables and evaluates `_CST` of every processor object that has one and is not among the findings yet.
 ///
-/// Whatever fails is remarked, and the rest goes on. May panic, loop, and use up any stack and heap: see the module.
-pub fn evaluate(handler: Box<dyn Handler>, job: &Job<'_>, findings: &mut Findings) {
+/// `fields` is what `handler` looks fields up in. Whatever fails is remarked, and the rest goes on. May panic, loop, and use up any stack and heap: see the module.
+pub fn evaluate(
+    handler: Box<dyn Handler>,
+    fields: &Fields,
+    job: &Job<'_>,
+    findings: &mut Findings,
+) {
     let mut context = AmlContext::new(handler, DebugVerbosity::None);
     for (number, table) in job.tables.iter().enumerate() {
         if job.without.contains(&number) {
@@ -232,6 +239,7 @@ pub fn evaluate(handler: Box<dyn Handler>, job: &Job<'_>, findings: &mut Finding
             );
             findings.remark(&table.name, why);
         }
+        fields::adopt(&mut context, fields);
     }
     findings.now(Stage::Search);
     end_with_noop(&mut context);
@@ -280,8 +288,8 @@ fn with_room_behind(code: &[u8]) -> Vec<u8> {
     all
 }
 
-/// The interpreter fails at an `If` without `Else` that is the last thing of a method: each gets one thing more.
-fn end_with_noop(context: &mut AmlContext) {
+/// The name of every object that is not a mere level.
+fn all_names(context: &mut AmlContext) -> Vec<AmlName> {
     let mut names = Vec::new();
     // The closure never fails, so nothing is cut short.
     let _always = context.namespace.traverse(|path, level| {
@@ -289,7 +297,12 @@ fn end_with_noop(context: &mut AmlContext) {
         names.extend(values.filter_map(|name| AmlName::from_name_seg(*name).resolve(path).ok()));
         Ok(true)
     });
-    for name in names {
+    names
+}
+
+/// The interpreter fails at an `If` without `Else` that is the last thing of a method: each gets one thing more.
+fn end_with_noop(context: &mut AmlContext) {
+    for name in all_names(context) {
         if let Ok(AmlValue::Method {
             code: MethodCode::Aml(code),
             ..

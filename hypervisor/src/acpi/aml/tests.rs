@@ -32,13 +32,14 @@ static REFUSALS: Refusals = Refusals::none();
 /// One test at a time counts refusals.
 static COUNTING: Mutex<()> = Mutex::new(());
 
-fn handler() -> Box<dyn Handler> {
+fn handler(fields: &Fields) -> Box<dyn Handler> {
     let ram = Range {
         start: 0,
         end: 0x1000_0000,
     };
     Box::new(Guarded {
         machine: Empty,
+        fields: fields.clone(),
         rules: Rules::new([ram], [], []),
         refusals: &REFUSALS,
     })
@@ -56,7 +57,8 @@ fn run(terms: &[u8], capabilities: Capabilities, enabled: &[u32]) -> Findings {
         enabled,
         capabilities,
     };
-    evaluate(handler(), &job, &mut findings);
+    let fields = Fields::default();
+    evaluate(handler(&fields), &fields, &job, &mut findings);
     findings
 }
 

@@ -13,6 +13,7 @@ use super::evaluate::{evaluate_all, worthwhile};
 use super::{FirmwareStates, State};
 use crate::acpi::aml::capabilities::Capabilities;
 use crate::acpi::aml::evaluate;
+use crate::acpi::aml::fields::Fields;
 use crate::acpi::aml::handler::{Guarded, ThisMachine};
 use crate::acpi::aml::rules::{Refusals, Rules};
 use crate::acpi::{FirmwareInfo, Problem};
@@ -90,12 +91,14 @@ pub fn read(
     let capabilities = Capabilities::of_lull(mwait);
     let mut states = evaluate_all(&tables, &enabled, capabilities, |job, findings| {
         let mut work = || {
+            let fields = Fields::default();
             let handler = Box::new(Guarded {
                 machine: ThisMachine,
+                fields: fields.clone(),
                 rules: rules.clone(),
                 refusals: &REFUSALS,
             });
-            evaluate(handler, job, findings);
+            evaluate(handler, &fields, job, findings);
         };
         // SAFETY: `work` writes to `findings` only, which is plain bytes but for a list that has its room already (it
         // is not pushed to when full); what it takes of locks it takes undisturbed; other CPUs have not started.

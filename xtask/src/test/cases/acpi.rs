@@ -44,6 +44,7 @@ pub fn cases() -> Vec<Case> {
         }),
         Case::icount("acpi/recursion", recursion),
         Case::icount("acpi/intruder", intruder),
+        Case::icount("acpi/fields", fields),
         Case::icount("acpi/several", several),
         Case::icount("acpi/noise", noise),
     ]
@@ -373,6 +374,13 @@ fn intruder(lab: &Lab<'_>) -> Result<()> {
     let ran = sound(rig(lab, "run", &["intruder"])?)?;
     expect(said(&ran)?, 0, &[0], &["C2 io 0x1814 90"])?;
     complains(&ran, "AML", "the first a write to memory at 0x100000")
+}
+
+/// Memory, ports and PCI configuration are reached where the firmware means them, bit by bit.
+fn fields(lab: &Lab<'_>) -> Result<()> {
+    let ran = sound(rig(lab, "run", &["fields"])?)?;
+    expect(said(&ran)?, 0, &[0], &["C2 io 0x1814 90"])?;
+    complains_of_nothing(&ran)
 }
 
 /// Several tables at once, and one of them hostile.
