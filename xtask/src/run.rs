@@ -276,10 +276,15 @@ impl RunArgs {
         Ok(())
     }
 
+    /// In Bochs there are no guests but those that are named: most of its models cannot run any.
+    fn is_idle_only(&self) -> bool {
+        self.machine == MachineArg::Bochs && self.guests.is_empty()
+    }
+
     /// Without guests nothing would end the run.
     fn bochs_seconds(&self) -> Option<u32> {
-        let idle_only = self.guests.is_empty() && !self.keep;
-        self.seconds.or(idle_only.then_some(1))
+        self.seconds
+            .or((self.is_idle_only() && !self.keep).then_some(1))
     }
 }
 
@@ -296,8 +301,10 @@ fn mem_mib(text: &str) -> u32 {
 fn cmdline(args: &RunArgs, exit_port: &str, seconds: Option<u32>) -> String {
     let mut words = vec![format!("exit-port={exit_port}")];
     words.extend(seconds.map(|seconds| format!("for={seconds}")));
-    if args.keep {
-        words.push("keep".to_owned());
+    for (given, word) in [(args.keep, "keep"), (args.is_idle_only(), "no-guests")] {
+        if given {
+            words.push(word.to_owned());
+        }
     }
     if !args.cmdline.trim().is_empty() {
         words.push(args.cmdline.trim().to_owned());
@@ -375,6 +382,10 @@ mod tests {
                 Some(5)
             ),
             "exit-port=bochs for=5 keep idle=hlt"
+        );
+        assert_eq!(
+            cmdline(&parse("--machine bochs").unwrap(), "bochs", Some(1)),
+            "exit-port=bochs for=1 no-guests"
         );
     }
 

@@ -116,6 +116,8 @@ pub struct Options {
     pub run_for: Option<Seconds>,
     /// `keep`: go on when all guests have ended.
     pub keep: bool,
+    /// `no-guests`: an idle machine is asked for.
+    pub no_guests: bool,
     /// `maxcpus=`: start no more CPUs than this, the boot CPU included.
     pub max_cpus: Option<usize>,
     /// `machine-channel=`: write JSON lines to port 0xE9.
@@ -142,6 +144,7 @@ impl Default for Options {
             exit_port: None,
             run_for: None,
             keep: false,
+            no_guests: false,
             max_cpus: None,
             machine_channel: true,
             ap_timeout: Micros::new(200_000),

@@ -35,7 +35,7 @@ pub enum Outcome {
     Refused,
 }
 
-/// Makes the domains of the bundle; without one, a machine that is told how long to run just idles. What cannot be made is named and left out; the others are not affected.
+/// Makes the domains of the bundle; none, if so asked for. What cannot be made is named and left out; the others are not affected.
 pub fn create(
     loader: &BootInfo,
     backend: Option<&Backend>,
@@ -43,8 +43,8 @@ pub fn create(
     options: &Options,
 ) -> (DomainTable, Outcome) {
     let mut table = DomainTable::new();
-    if loader.modules.is_empty() && (options.keep || options.run_for.is_some()) {
-        log::info!("no boot bundle: running without guests, as `keep` or `for=` asks");
+    if options.no_guests {
+        log::info!("no guests, as asked for");
         return (table, Outcome::Complete);
     }
     let Some(bundle) = open_bundle(loader) else {

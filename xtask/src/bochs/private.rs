@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::{Bochs, Release};
 use crate::{deps::in_path, process, workspace};
@@ -103,17 +103,21 @@ fn fetch(release: Release, dir: &Path, root: &Path) -> Result<()> {
         &list,
         format!("deb [signed-by={KEYRING}] {source} {suite} main\n"),
     )?;
-    quietly(&mut apt_get(dir, &["update"]))?;
+    quietly(
+        "reading Debian's list of packages",
+        &mut apt_get(dir, &["update", "--error-on=any"]),
+        dir,
+    )?;
     let mut download = apt_get(dir, &["download"]);
     download
         .args(PACKAGES)
         .args(more_packages(release))
         .current_dir(dir.join("debs"));
-    quietly(&mut download)?;
+    quietly("downloading Debian's packages", &mut download, dir)?;
     for deb in fs::read_dir(dir.join("debs"))? {
         let mut unpack = Command::new("dpkg-deb");
         unpack.arg("--extract").arg(deb?.path()).arg(root);
-        quietly(&mut unpack)?;
+        quietly("unpacking Debian's packages", &mut unpack, dir)?;
     }
     for sub in ["lists", "archives", "debs"] {
         fs::remove_dir_all(dir.join(sub))?;
@@ -152,13 +156,21 @@ fn apt_get(dir: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Runs a step; its own words are shown only if it fails.
-fn quietly(command: &mut Command) -> Result<()> {
+/// Runs a step. If it fails, the first error that it named is the reason.
+fn quietly(what: &str, command: &mut Command, dir: &Path) -> Result<()> {
+    let said = dir.join("errors.txt");
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
+        .stderr(fs::File::create(&said)?)
         .env("LC_ALL", "C");
-    process::run_within(command, Some(LIMIT))
+    process::run_within(command, Some(LIMIT)).map_err(|why| {
+        let said = fs::read_to_string(&said).unwrap_or_default();
+        match said.lines().find(|line| line.starts_with("E: ")) {
+            Some(first) => anyhow!("{what} failed: {first}"),
+            None => why.context(format!("{what} failed")),
+        }
+    })
 }
 
 /// Where this machine gets Debian from.

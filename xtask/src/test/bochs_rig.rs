@@ -78,10 +78,14 @@ impl<'a> BochsRig<'a> {
             let guests = guest_arg::complete(&self.guests, &context.built)?;
             Bundle::of_guests(&guests, &context.built)?.write(&bundle)?;
         }
+        let mut words = self.words.join(" ");
+        if self.guests.is_empty() {
+            words.push_str(" no-guests");
+        }
         let iso = Iso {
             image: &context.built.image,
             bundle: (!self.guests.is_empty()).then_some(&bundle),
-            cmdline: &self.words.join(" "),
+            cmdline: &words,
             purpose: Purpose::Emulator,
         };
         iso.write(&file("tree"), &file("iso"))?;

@@ -62,7 +62,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 25] = [
+pub const OPTIONS: [OptionSpec; 26] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -245,6 +245,15 @@ pub const OPTIONS: [OptionSpec; 25] = [
         "go on when all guests have ended",
         |options, _| {
             options.keep = true;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "no-guests",
+        "",
+        "run no guests, and expect no boot bundle: an idle machine",
+        |options, _| {
+            options.no_guests = true;
             Ok(())
         },
     ),

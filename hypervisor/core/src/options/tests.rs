@@ -18,7 +18,7 @@ fn an_empty_line_gives_the_defaults() {
 #[test]
 fn every_option_reaches_its_field() {
     let options = clean(
-        "loglvl=debug idle=hlt governor=menu exit-port=0xf4 for=5 keep maxcpus=4 machine-channel=off \
+        "loglvl=debug idle=hlt governor=menu exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
          ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.absent-ap=3 test.crash=stack",
     );
     let expected = Options {
@@ -29,6 +29,7 @@ fn every_option_reaches_its_field() {
         exit_port: Some(ExitPort::Code(0xF4)),
         run_for: Some(Seconds(5)),
         keep: true,
+        no_guests: true,
         max_cpus: Some(4),
         machine_channel: false,
         ap_timeout: Micros::new(50_000),
