@@ -29,12 +29,13 @@ const PARKING_PATIENCE: Nanos = Nanos::new(2_000_000_000);
 /// Reports and leaves. On the boot CPU, when its dispatch loop has ended.
 pub fn finish(running: &Running) -> ! {
     wait_for_others(running);
-    // First of all: what follows takes time of its own.
+    // First of all, and both at once: what follows takes time of its own, and a CPU that would not stop runs on.
     let reading = Reading::of(running.rows());
+    let of_vcpus = run_time_of_all(running, BareMetal.now());
     guests::report_rest(running);
     keys::cstates::print(&reading, time::rate());
     reading.emit("end", BareMetal.now());
-    let code = judge(running, &reading);
+    let code = judge(running, &reading, of_vcpus);
     leave(running, code)
 }
 
@@ -54,12 +55,12 @@ fn wait_for_others(running: &Running) {
 }
 
 /// The first thing that is wrong decides.
-fn judge(running: &Running, reading: &Reading) -> EndCode {
+fn judge(running: &Running, reading: &Reading, of_vcpus: Ticks) -> EndCode {
     if let Some((cpu, why)) = reading.imbalance() {
         log::error!("{cpu}: {why}");
         return EndCode::Accounting;
     }
-    if let Err((in_guests, of_vcpus)) = guests_and_cpus_agree(running, reading) {
+    if let Err(in_guests) = guests_and_cpus_agree(reading, of_vcpus) {
         log::error!(
             "CPUs were in guests for {} ticks, but vCPUs ran for {}",
             in_guests.get(),
@@ -76,19 +77,25 @@ fn judge(running: &Running, reading: &Reading) -> EndCode {
     }
 }
 
-/// The CPUs' guest time is the vCPUs' run time, which is summed elsewhere: to one part in a thousand of all time.
-fn guests_and_cpus_agree(running: &Running, reading: &Reading) -> Result<(), (Ticks, Ticks)> {
-    let in_guests: Ticks = reading.total.iter().map(|row| row.times.guest).sum();
-    let elapsed: Ticks = reading.total.iter().map(|row| row.times.elapsed).sum();
-    let now = BareMetal.now();
-    let of_vcpus: Ticks = running
+/// Time that vCPUs have spent in their guests, as each vCPU has it.
+fn run_time_of_all(running: &Running, now: Ticks) -> Ticks {
+    running
         .domains
         .iter()
         .flat_map(|domain| domain.vcpus())
         .map(|vcpu| guests::run_time(running, vcpu.id(), now))
-        .sum();
+        .sum()
+}
+
+/// The CPUs' guest time is the vCPUs' run time, which is summed elsewhere: to one part in a thousand of all time.
+///
+/// # Errors
+/// They differ by more; gives the CPUs' guest time.
+fn guests_and_cpus_agree(reading: &Reading, of_vcpus: Ticks) -> Result<(), Ticks> {
+    let in_guests: Ticks = reading.total.iter().map(|row| row.times.guest).sum();
+    let elapsed: Ticks = reading.total.iter().map(|row| row.times.elapsed).sum();
     if in_guests.abs_diff(of_vcpus) > Ticks::new(elapsed.get() / 1000) {
-        return Err((in_guests, of_vcpus));
+        return Err(in_guests);
     }
     Ok(())
 }

@@ -13,10 +13,10 @@ pub fn cases() -> Vec<Case> {
     let mut cases = vec![Case::icount("guests/none-forgotten", none_forgotten)];
     for name in GUESTS {
         cases.push(Case::icount(format!("guests/{name}"), |lab| {
-            alone(lab, name)
+            alone(lab, name, strictly(name))
         }));
         cases.push(Case::real_time(format!("guests/{name}-real-time"), |lab| {
-            alone(lab, name)
+            alone(lab, name, name)
         }));
     }
     cases.push(Case::icount(
@@ -73,8 +73,17 @@ fn none_forgotten(lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-fn alone(lab: &Lab<'_>, name: &str) -> Result<()> {
-    let mut rig = lab.rig("run").guest(name).limit(120);
+/// How a guest is asked for where the emulator can be relied on to deliver each interrupt once: it does so when it
+/// counts instructions, but when CPUs run side by side it now and then delivers one to a guest twice.
+fn strictly(name: &'static str) -> &'static str {
+    match name {
+        "storm" => "storm,cmdline=\"count=10000 rounds=100 doubles=fail\"",
+        name => name,
+    }
+}
+
+fn alone(lab: &Lab<'_>, name: &str, guest: &str) -> Result<()> {
+    let mut rig = lab.rig("run").guest(guest).limit(120);
     if lab.context.built.guest(name)?.end == GoodEnd::Never {
         rig = rig.word("for=3");
     }
