@@ -20,11 +20,15 @@
 //! An attempt that ends in step 1, 3 or 4 is *aborted*: it is counted as that and as nothing else.
 
 use crate::cstate::{CStateFlags, CStateTable, EntryMethod, StateId};
-use crate::governor::{Governor, IdleContext, IdleOutcome, StateSet, WakeReason};
+use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, StateSet, WakeReason};
 use crate::platform::Platform;
 use crate::residency::CpuAccount;
 use crate::units::{Nanos, Ticks};
 use crate::wake::{Events, SleepState, WakeWord};
+
+mod control;
+
+pub use control::IdleControl;
 
 /// Whether stores end a sleep in MWAIT on this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +65,8 @@ pub struct CpuIdle<G> {
     latency_limit: Option<Nanos>,
     disabled: StateSet,
     safe: StateId,
+    /// The last sleep was a poll that nothing has ended.
+    polled_in_vain: bool,
 }
 
 /// What makes a state one that must not always be entered.
@@ -76,6 +82,7 @@ impl<G: Governor> CpuIdle<G> {
             latency_limit: None,
             disabled: StateSet::NONE,
             safe: safe(&table),
+            polled_in_vain: false,
         }
     }
 
@@ -97,6 +104,18 @@ impl<G: Governor> CpuIdle<G> {
     /// Takes states out of the choice, and back into it, from now on.
     pub fn set_disabled(&mut self, disabled: StateSet) {
         self.disabled = disabled;
+    }
+
+    /// Does from now on what was asked of this CPU.
+    pub fn follow(&mut self, control: &IdleControl) {
+        self.disabled = control.disabled();
+        self.latency_limit = control.latency_limit();
+        if let Some(name) = control.governor()
+            && name != self.governor.name()
+        {
+            // A governor that is the only one of its kind stays.
+            self.governor.change_to(name);
+        }
     }
 
     /// Sleeps once, at most until `next_deadline`, and says what woke the CPU.
@@ -125,13 +144,16 @@ impl<G: Governor> CpuIdle<G> {
             disabled: self.disabled,
             now: platform.rate().to_nanos(now),
         };
+        let context = self.after_poll(context);
         let selection = self.governor.select(&context);
         let entered = self.allowed(platform, selection.state);
         let method = self.table.state(entered).method;
         let flags = self.table.state(entered).flags;
-        let limit_at = selection
-            .limit
-            .map(|limit| now + platform.rate().ticks(limit));
+        let stay = match method {
+            EntryMethod::Poll => longest_poll(&context, selection),
+            _ => selection.limit,
+        };
+        let limit_at = stay.map(|limit| now + platform.rate().ticks(limit));
         // A poll looks at its limit by itself; every other stay is ended by the one-shot.
         let alarm = limit_at.filter(|_| method != EntryMethod::Poll);
         match alarm.into_iter().chain(next_deadline).min() {
@@ -147,10 +169,14 @@ impl<G: Governor> CpuIdle<G> {
             platform.recover(flags);
             return self.aborted(word, account);
         }
+        if entered != selection.state {
+            account.count_rejected(selection.state);
+        }
         let sleep = self.sleep(platform, word, account, entered, limit_at);
         let events = word.take();
 
         let wake = sleep.wake_reason(events, next_deadline);
+        self.polled_in_vain = method == EntryMethod::Poll && wake == WakeReason::Limit;
         if wake == WakeReason::Spurious {
             account.count_spurious();
         }
@@ -162,6 +188,25 @@ impl<G: Governor> CpuIdle<G> {
             wake,
         };
         self.report(events, outcome)
+    }
+
+    /// Who has polled in vain sleeps next, whatever the governor makes of it: a poll does not follow a poll.
+    fn after_poll<'a>(&self, mut context: IdleContext<'a>) -> IdleContext<'a> {
+        if self.polled_in_vain {
+            let polls = context
+                .table
+                .iter()
+                .filter(|(_, state)| state.method == EntryMethod::Poll);
+            let without = polls.fold(context.disabled, |set, (id, _)| set.with(id, true));
+            let less = IdleContext {
+                disabled: without,
+                ..context
+            };
+            if context.table.iter().any(|(id, _)| less.admits(id)) {
+                context.disabled = without;
+            }
+        }
+        context
     }
 
     /// The state to enter for the one that was chosen: itself, or C1 if it must not be entered now.
@@ -279,6 +324,23 @@ impl Sleep {
             WakeReason::Spurious
         }
     }
+}
+
+/// No poll is shorter or longer than this by its own limit. Sources: Linux' cpuidle, for the idea and the figures.
+const POLL_LIMITS: (Nanos, Nanos) = (Nanos::new(10_000), Nanos::new(250_000));
+
+/// How long to poll at most: what the governor says, and in any case for no longer than it takes to be worth a sleep. Without
+/// limit only where there is nothing else that may be chosen.
+fn longest_poll(context: &IdleContext<'_>, selection: Selection) -> Option<Nanos> {
+    let other = context
+        .table
+        .iter()
+        .find(|(id, state)| state.method != EntryMethod::Poll && context.admits(*id));
+    let own = other.map(|(_, state)| {
+        let pays = state.target_residency.to_nanos();
+        pays.max(POLL_LIMITS.0).min(POLL_LIMITS.1)
+    });
+    selection.limit.into_iter().chain(own).min()
 }
 
 /// What is entered instead of a state that must not be entered now: the shallowest sleep that may always be.

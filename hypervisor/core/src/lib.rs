@@ -14,6 +14,7 @@
 
 extern crate alloc;
 
+pub mod command;
 pub mod cstate;
 pub mod dispatch;
 pub mod governor;

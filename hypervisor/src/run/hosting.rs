@@ -7,8 +7,8 @@ use lull_core::platform::Clock;
 use lull_core::units::{CpuId, DomId, TickRate, Ticks, VcpuId};
 use lull_core::wake::Events;
 
-use super::guests;
 use super::start::Running;
+use super::{guests, hardware};
 use crate::console::machine_channel;
 use crate::console::records::Figure;
 use crate::domain::VcpuHost;
@@ -61,6 +61,15 @@ impl Runner for Hosting {
         if UNREPORTED.swap(false, Ordering::AcqRel) {
             guests::report_ended(self.running);
         }
+    }
+
+    fn call(&self) {
+        // Something was asked of this CPU: what it has counted so far belongs to the time before.
+        hardware::sample(self.running, self.cpu, BareMetal.now());
+    }
+
+    fn woken(&self, now: Ticks) {
+        hardware::sample_if_old(self.running, self.cpu, now);
     }
 
     fn load(&self, v: VcpuId) {

@@ -14,13 +14,13 @@ use lull_core::platform::Platform;
 use lull_core::residency::{Fault, Interval};
 use lull_core::sched::Scheduler;
 use lull_core::sched::fair::Fair;
-use lull_core::units::{CpuId, Nanos};
+use lull_core::units::{CpuId, Micros, Nanos};
 use lull_core::wake::{Events, WakeWord};
 use spin::Once;
 
-use super::counters::Row;
+use super::counters::{Asked, Row};
 use super::guests::{self, Outcome};
-use super::{bus_masters, choose, end, hosting, msr_writes};
+use super::{bus_masters, choose, end, hardware, hosting, msr_writes};
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
@@ -96,7 +96,9 @@ impl Running {
                 Some(Row {
                     cpu,
                     table: self.choice(cpu)?.usable,
+                    asked: Asked::of(&pcpu.idle),
                     times: pcpu.account.snapshot(&BareMetal),
+                    hardware: pcpu.hardware.snapshot(),
                     dispatch: pcpu.stats.counts(),
                     posts: pcpu.wakes.counts(),
                 })
@@ -216,15 +218,23 @@ fn turn(running: &'static Running, cpu: CpuId) {
     if cpu.index() == 0 {
         log::info!("governor: {}", governor.name());
     }
+    if let Some(pcpu) = running.machine.pcpu(cpu) {
+        let off = selected.off.iter();
+        pcpu.idle
+            .set_off(off.fold(StateSet::NONE, |set, &id| set.with(id, true)));
+        pcpu.idle.set_governor(governor.name());
+        let limit = running.options.latency_of(cpu).map(Micros::to_nanos);
+        pcpu.idle.set_own_limit(limit);
+    }
     let mut idle = CpuIdle::new(selected.usable, governor, selected.monitor);
-    let off = selected.off.iter();
-    idle.set_disabled(off.fold(StateSet::NONE, |set, &id| set.with(id, true)));
     if let Some(choice) = running.choices.get(cpu.index()) {
         choice.call_once(|| selected);
     }
+    hardware::sample(running, cpu, time::now());
     running
         .machine
         .run(&mut idle, &hosting::Hosting::new(running, cpu));
+    hardware::sample(running, cpu, time::now());
 }
 
 /// The governor that is asked for. The parser has refused names of which there is none.
@@ -341,7 +351,11 @@ fn open_console(running: &Running, io_apics: Vec<apic::ioapic::IoApic>) {
         .into_iter()
         .any(|mut io_apic| io_apic.route(wiring, vector::CONSOLE, id));
     if routed {
-        console::set_rx_hook(|| machine::post_to_own(BareMetal.cpu(), Events::CONSOLE));
+        // This runs on the CPU that the interrupt is routed to: the boot CPU.
+        console::set_rx_hook(
+            || machine::post_to_own(BareMetal.cpu(), Events::CONSOLE),
+            || BareMetal.cpu().index() == 0,
+        );
         console::enable_rx_interrupt();
         log::info!("debug keys: press h for help");
     } else {

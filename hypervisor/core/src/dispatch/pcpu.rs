@@ -1,7 +1,8 @@
 //! One pCPU, as all pCPUs see it.
 
 use super::stats::DispatchStats;
-use crate::residency::CpuAccount;
+use crate::idle::IdleControl;
+use crate::residency::{CpuAccount, HwAccount};
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::timer::{DeadlineQueue, TimerKey, UnknownVcpu};
@@ -19,10 +20,14 @@ pub struct Pcpu {
     pub word: WakeWord,
     /// Where its time went.
     pub account: CpuAccount,
+    /// What its own hardware says of that.
+    pub hardware: HwAccount,
     /// The posts that it made to others.
     pub wakes: WakeStats,
     /// What its dispatch loop has done.
     pub stats: DispatchStats,
+    /// What was asked of its sleeps. Whoever changes it posts CALL.
+    pub idle: IdleControl,
     timers: Lock<DeadlineQueue>,
     /// The earliest deadline, [`Ticks::MAX`] for none. Changed under the lock, read without.
     next_deadline: AtomicU64,
@@ -35,8 +40,10 @@ impl Pcpu {
         Self {
             word: WakeWord::new(),
             account: CpuAccount::new(),
+            hardware: HwAccount::new(),
             wakes: WakeStats::default(),
             stats: DispatchStats::default(),
+            idle: IdleControl::new(vcpus),
             timers: Lock::new(DeadlineQueue::new(vcpus)),
             next_deadline: AtomicU64::new(Ticks::MAX.get()),
             current: AtomicU32::new(NO_VCPU),

@@ -127,6 +127,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             }
             if let Some(v) = decision.run {
                 self.machine.bring_timer(v);
+                self.machine.bring_latency(v);
                 self.runner.load(v);
                 self.pcpu.stats.switched();
             }
@@ -142,6 +143,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
         if prev.leave == Leave::Gone {
             // While the slot is still its own.
             self.machine.cancel_vcpu_timer(prev.unit);
+            self.machine.drop_latency(prev.unit);
         }
         let sched = self.machine.sched();
         self.machine
@@ -188,10 +190,13 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     fn sleep<G: Governor>(&mut self, idle: &mut CpuIdle<G>) -> Events {
         let deadline = self.pcpu.next_deadline();
         let platform = self.machine.platform();
+        idle.follow(&self.pcpu.idle);
         let report = idle.idle_once(platform, &self.pcpu.word, &self.pcpu.account, deadline);
         self.armed = None; // The idle path arms for itself.
         if let IdleOutcome::Slept { .. } = report.outcome {
-            let reached = deadline.is_some_and(|deadline| deadline <= self.now());
+            let now = self.now();
+            let reached = deadline.is_some_and(|deadline| deadline <= now);
+            self.runner.woken(now);
             self.pcpu.stats.woken(WokenBy::of(report.events, reached));
         }
         report.events

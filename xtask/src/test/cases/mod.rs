@@ -5,6 +5,7 @@ mod acpi;
 mod bad_input;
 mod bare;
 mod bochs;
+mod commands;
 mod guests;
 mod host;
 mod keys;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Case> {
         numbers::cases(),
         accounting::cases(),
         keys::cases(),
+        commands::cases(),
         bad_input::cases(),
         acpi::cases(),
     ]

@@ -126,6 +126,12 @@ impl Plan {
             .admitted()
             .min_by_key(|(_, cost)| cost.transition + cost.latency + cost.power * rest / FULL);
         match then {
+            // It has lasted longer than that already: spurious wakes cut it in pieces.
+            Some((then, _)) if then > self.state && limit_at <= survival.from => Self {
+                state: then,
+                limit: None,
+                then,
+            },
             Some((then, _)) if then > self.state => Self {
                 limit: Some(limit_at - survival.from),
                 then,
