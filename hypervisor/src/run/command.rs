@@ -1,6 +1,6 @@
 //! Carries out commands of the console on the running machine.
 //!
-//! A command changes what was asked of CPUs ([`IdleControl`](lull_core::idle::IdleControl)) and posts CALL to those that
+//! A command changes what was asked of CPUs ([`IdleControl`]) and posts CALL to those that
 //! may be asleep by the old. It waits for nobody. What cannot be done anywhere is refused, and then nothing is changed.
 
 use alloc::format;
