@@ -13,10 +13,14 @@
 //! Takes no lock that is held across an entry.
 
 mod detect;
+mod events;
 pub mod fpu;
 mod memory;
+mod page;
+mod rules;
 #[cfg(target_os = "none")]
 mod selftest;
+mod stage2;
 pub mod svm;
 mod types;
 
