@@ -395,4 +395,4 @@ impl Capabilities {
 
 #[cfg(test)]
 #[path = "capability_tests.rs"]
-pub mod tests;
+pub(in crate::virt) mod tests;

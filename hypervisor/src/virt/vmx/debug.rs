@@ -66,21 +66,8 @@ mod hardware {
     }
 }
 
-/// On the host on which tests run: one CPU's register.
 #[cfg(not(target_os = "none"))]
-mod hardware {
-    std::thread_local! {
-        static REGISTER: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
-    }
-
-    pub fn read() -> u64 {
-        REGISTER.get()
-    }
-
-    pub fn write(value: u64) {
-        REGISTER.set(value);
-    }
-}
+use super::mock::dr6 as hardware;
 
 #[cfg(test)]
 mod tests {

@@ -35,6 +35,11 @@ pub fn is_valid(info: u64) -> bool {
     info & VALID != 0
 }
 
+/// Whether an error code comes with it.
+pub fn has_error(info: u64) -> bool {
+    info & HAS_ERROR != 0
+}
+
 /// What of the IDT-vectoring information must be injected again. Software interrupts, INT1, INT3 and INTO come of instructions that
 /// run again by themselves: RIP still points to them.
 pub fn interrupted_delivery(info: u64, error: u64) -> Option<Injection> {
@@ -47,7 +52,7 @@ pub fn interrupted_delivery(info: u64, error: u64) -> Option<Injection> {
         TYPE_NMI => Some(Injection::Nmi),
         TYPE_EXCEPTION => Some(Injection::Exception {
             vector,
-            error: (info & HAS_ERROR != 0).then_some(error as u32),
+            error: has_error(info).then_some(error as u32),
         }),
         _ => None,
     }

@@ -8,6 +8,7 @@ pub struct Field(u32);
 
 impl Field {
     /// For VMREAD and VMWRITE.
+    #[cfg(any(target_os = "none", test))]
     pub const fn encoding(self) -> u32 {
         self.0
     }
@@ -102,7 +103,6 @@ fields! {
         HOST_IDTR_BASE = IDTR_BASE,
         HOST_SYSENTER_ESP = IA32_SYSENTER_ESP,
         HOST_SYSENTER_EIP = IA32_SYSENTER_EIP,
-        HOST_RSP = RSP,
         HOST_RIP = RIP,
     }
     ro {

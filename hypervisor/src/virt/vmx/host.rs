@@ -2,7 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::capability::{Invvpid, NoVmx};
+use super::capability::Invvpid;
+#[cfg(any(target_os = "none", test))]
+use super::capability::{Fixed, NoVmx};
 use super::ept;
 use super::field::Field;
 use super::vmcs::Vmcs;
@@ -69,6 +71,7 @@ impl HostState {
 }
 
 /// The base that a 64-bit TSS descriptor scatters (SDM vol. 3, 9.2.3).
+#[cfg(any(target_os = "none", test))]
 pub fn descriptor_base(low: u64, high: u64) -> u64 {
     low >> 16 & 0x00ff_ffff | (low >> 56 & 0xff) << 24 | high << 32
 }
@@ -105,11 +108,8 @@ impl HostCpu {
 }
 
 /// CR0 or CR4 as VMX wants it.
-pub fn fit(
-    register: &'static str,
-    value: u64,
-    fixed: super::capability::Fixed,
-) -> Result<u64, NoVmx> {
+#[cfg(any(target_os = "none", test))]
+pub fn fit(register: &'static str, value: u64, fixed: Fixed) -> Result<u64, NoVmx> {
     let value = value | fixed.ones;
     match value & !fixed.may {
         0 => Ok(value),
@@ -167,12 +167,12 @@ mod hardware {
     use x86::segmentation;
 
     use super::super::capability::{self, Capabilities, FEATURE_CONTROL_ON, Firmware, ReadMsr};
-    use super::super::{NativeMsrs, Vmx, entry};
+    use super::super::{NativeMsrs, Vmx, entry, probe};
     use super::{HostCpu, HostState, descriptor_base, fit};
     use crate::cpu::regs;
     use crate::cpu::safe::wrmsr;
-    use crate::virt::fpu;
     use crate::virt::page::{Pages, physical, zeroed};
+    use crate::virt::{GuestMemory, VirtCpu, fpu};
 
     #[repr(C, packed)]
     #[derive(Default)]
@@ -214,7 +214,30 @@ mod hardware {
                 vmxon(Box::leak(zeroed::<Pages<4096>>()), here.revision)?;
             }
             slot.call_once(|| HostCpu::new(state()));
+            shared.loses_rip.call_once(|| self.loses_rip(cpu));
             Ok(())
+        }
+
+        /// Tries out whether RIP gets lost, on this CPU, on which VMX is on.
+        fn loses_rip(&self, cpu: CpuId) -> bool {
+            let Ok(memory) = GuestMemory::allocate(GuestMemory::ALIGN) else {
+                // Without 2 MiB there will be no guest.
+                return false;
+            };
+            let ept = self.new_ept(&memory);
+            let mut vcpu = self.new_vcpu(&ept);
+            vcpu.load(cpu);
+            let found = probe::loses_rip(&mut vcpu, &memory);
+            vcpu.unload();
+            drop(vcpu);
+            // SAFETY: the only vCPU that could reach it is gone; it came from `allocate`.
+            let _ = unsafe { memory.release() };
+            if let Some(runs) = found {
+                log::warn!(
+                    "VMX: this processor (an emulator) reports a wrong RIP after exceptions (found in run {runs}): they are all intercepted"
+                );
+            }
+            found.is_some()
         }
     }
 
@@ -289,26 +312,8 @@ mod hardware {
     }
 }
 
-/// On the host on which tests run: counts what was dropped.
 #[cfg(not(target_os = "none"))]
-mod instructions {
-    use super::Invvpid;
-
-    std::thread_local! {
-        pub static INVEPTS: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
-        pub static INVVPIDS: core::cell::RefCell<alloc::vec::Vec<u16>> = const { core::cell::RefCell::new(alloc::vec::Vec::new()) };
-    }
-
-    pub fn invept_all() {
-        INVEPTS.set(INVEPTS.get() + 1);
-    }
-
-    pub fn invvpid(_: Invvpid, vpid: u16) {
-        INVVPIDS.with_borrow_mut(|all| all.push(vpid));
-    }
-}
-#[cfg(test)]
-pub use instructions::{INVEPTS, INVVPIDS};
+use super::mock::instructions;
 
 #[cfg(not(target_os = "none"))]
 mod hardware {
@@ -330,7 +335,6 @@ mod hardware {
 
 #[cfg(test)]
 mod tests {
-    use super::super::capability::Fixed;
     use super::*;
     use crate::cpu::descriptors::tss_descriptor;
 

@@ -16,7 +16,11 @@ mod event;
 mod exit;
 mod field;
 mod host;
+#[cfg(not(target_os = "none"))]
+mod mock;
 mod msr;
+#[cfg(any(target_os = "none", test))]
+mod probe;
 mod reset;
 mod segment;
 mod vcpu;
@@ -53,6 +57,8 @@ struct Shared {
     msr_map: Box<MsrMap>,
     vpids: Mutex<VpidPool>,
     cpus: Vec<Once<HostCpu>>,
+    /// See [`probe`]; found out on the first CPU.
+    loses_rip: Once<bool>,
 }
 
 impl Shared {
@@ -76,6 +82,7 @@ impl Vmx {
             msr_map: msr::msr_map(capabilities.tsc_aux),
             capabilities,
             fpu: FpuFeatures::read(cpuid),
+            loses_rip: Once::new(),
             vpids: Mutex::default(),
             cpus: core::iter::repeat_with(Once::new).take(MAX_CPUS).collect(),
         })))

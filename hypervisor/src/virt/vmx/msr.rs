@@ -221,24 +221,8 @@ mod hardware {
     }
 }
 
-/// On the host on which tests run: one CPU's registers.
 #[cfg(not(target_os = "none"))]
-mod hardware {
-    use alloc::collections::BTreeMap;
-    use core::cell::RefCell;
-
-    std::thread_local! {
-        static REGISTERS: RefCell<BTreeMap<u32, u64>> = const { RefCell::new(BTreeMap::new()) };
-    }
-
-    pub fn read(msr: u32) -> u64 {
-        REGISTERS.with_borrow(|all| all.get(&msr).copied().unwrap_or(0))
-    }
-
-    pub fn write(msr: u32, value: u64) {
-        REGISTERS.with_borrow_mut(|all| all.insert(msr, value));
-    }
-}
+use super::mock::msr as hardware;
 
 #[cfg(test)]
 mod tests {

@@ -40,6 +40,8 @@ const BLOCKED_BY_NMI: u64 = 1 << 3;
 /// #DB, #AC, #MC. Without the first two, a guest whose handler for them raises them again would never be left. A machine check is
 /// the host's.
 const EXCEPTIONS: u64 = 1 << 1 | 1 << 17 | 1 << 18;
+/// All that are not instructions' own purpose (INT3, INTO), and NMI.
+const ALL_EXCEPTIONS: u64 = 0xffff_ffff & !(1 << 2 | 1 << 3 | 1 << 4);
 /// Ticks between two PAUSEs that count as one loop, and the ticks that such a loop may last.
 const PLE_GAP: u64 = 128;
 const PLE_WINDOW: u64 = 4096;
@@ -85,6 +87,10 @@ pub struct VmxVcpu {
     /// To be done at the next load.
     reset: Option<StartState>,
     /// HOST_RSP as it is in the VMCS.
+    #[cfg_attr(
+        not(target_os = "none"),
+        expect(dead_code, reason = "used by the entry only")
+    )]
     host_rsp: u64,
     shared: Arc<Shared>,
     ept: Ept,
@@ -142,7 +148,7 @@ impl VmxVcpu {
             (Field::SECONDARY, u64::from(secondary)),
             (Field::EXIT, u64::from(capabilities.exit)),
             (Field::ENTRY, u64::from(capabilities.entry)),
-            (Field::EXCEPTIONS, EXCEPTIONS),
+            (Field::EXCEPTIONS, self.exceptions()),
             (Field::PAGE_FAULT_MASK, 0),
             (Field::PAGE_FAULT_MATCH, 0),
             (Field::CR3_TARGETS, 0),
@@ -169,6 +175,15 @@ impl VmxVcpu {
         }
         for (field, value) in fields {
             self.vmcs.write(field, value);
+        }
+    }
+
+    /// Which exceptions of the guest exit.
+    fn exceptions(&self) -> u64 {
+        if self.shared.loses_rip.get() == Some(&true) {
+            ALL_EXCEPTIONS
+        } else {
+            EXCEPTIONS
         }
     }
 
@@ -280,6 +295,72 @@ impl VmxVcpu {
         }
     }
 
+    /// Runs the guest once, for this count of the preemption timer or until something else ends it, outside of the scheduler: for
+    /// [`probe`](super::probe). Interrupts are off. `false`: there is no preemption timer, or the entry failed.
+    #[cfg(any(target_os = "none", test))]
+    pub(super) fn run_for(&mut self, count: u32) -> bool {
+        if self.shared.capabilities.timer_shift.is_none() || !self.vmcs.is_current() {
+            return false;
+        }
+        self.place_event();
+        self.place_windows();
+        self.vmcs.write(Field::PREEMPTION_TIMER, u64::from(count));
+        if let Some(host) = self.loaded.and_then(|cpu| self.shared.cpu(cpu)) {
+            host.drop_stale_tables();
+        }
+        if !self.run() {
+            return false;
+        }
+        self.launched = true;
+        match decode(&self.vmcs, true, AddressSize::Bits16) {
+            Decoded::Physical(what) => entry::take(what),
+            Decoded::EntryFailed(_) => return false,
+            _ => {}
+        }
+        true
+    }
+
+    /// The part of loading that is VMX's own: the VMCS, and registers that it does not hold.
+    fn attach(&mut self, cpu: CpuId) {
+        self.loaded = Some(cpu);
+        self.msrs.load();
+        self.dr6.load();
+        let shared = self.shared.clone();
+        let Some(host) = shared.cpu(cpu) else {
+            // `enter` will say so.
+            return;
+        };
+        let first = !core::mem::replace(&mut self.set_up, true);
+        if first {
+            // Makes the processor's own part of the region valid.
+            self.vmcs.clear();
+        }
+        self.vmcs.make_current();
+        if first {
+            self.set_controls();
+        }
+        if self.last_cpu != Some(cpu) {
+            host.write_state(&self.vmcs);
+            self.drop_translations();
+            self.last_cpu = Some(cpu);
+        }
+        self.vmcs.write(Field::TSC_OFFSET, self.tsc_offset);
+        if let Some(start) = self.reset.take() {
+            self.apply_reset(start);
+        }
+    }
+
+    /// Undoes [`attach`](Self::attach), on the same CPU.
+    fn detach(&mut self) {
+        self.msrs.unload();
+        self.dr6.unload();
+        if self.vmcs.is_current() {
+            self.vmcs.clear();
+        }
+        self.launched = false;
+        self.loaded = None;
+    }
+
     /// Runs the guest once. False if `word` had events.
     fn pass_gate(
         &mut self,
@@ -343,8 +424,12 @@ impl VmxVcpu {
                     Exit::NestedFault { .. } => {
                         self.mask_nmis_again(self.vmcs.read(Field::QUALIFICATION));
                     }
-                    Exit::Exception { .. } => {
-                        self.mask_nmis_again(self.vmcs.read(Field::EXIT_INTERRUPTION));
+                    &Exit::Exception { vector, error } => {
+                        let info = self.vmcs.read(Field::EXIT_INTERRUPTION);
+                        self.mask_nmis_again(info);
+                        if EXCEPTIONS & 1 << vector == 0 {
+                            return self.deliver(vector, event::has_error(info).then_some(error));
+                        }
                     }
                     _ => {}
                 }
@@ -399,6 +484,16 @@ impl VmxVcpu {
         if info & event::NMI_UNBLOCKED != 0 && !event::is_valid(self.vmcs.read(Field::VECTORING)) {
             self.set_blocked(self.blocked() | BLOCKED_BY_NMI);
         }
+    }
+
+    /// Gives an exception back that exited only because it might have lost RIP.
+    fn deliver(&mut self, vector: u8, error: Option<u32>) -> Exit {
+        const PAGE_FAULT: u8 = 14;
+        if vector == PAGE_FAULT {
+            self.cr2 = self.vmcs.read(Field::QUALIFICATION);
+        }
+        self.inject(Injection::Exception { vector, error });
+        Exit::Handled
     }
 
     /// #DB as the guest is to find it: DR6 and DR7 changed, RIP behind an INT1 (SDM vol. 3, 29.2.1).
@@ -667,44 +762,13 @@ impl VirtCpu for VmxVcpu {
 
     fn load(&mut self, cpu: CpuId) {
         debug_assert!(self.loaded.is_none(), "vCPU is loaded on {:?}", self.loaded);
-        self.loaded = Some(cpu);
         self.fpu.load();
-        self.msrs.load();
-        self.dr6.load();
-        let shared = self.shared.clone();
-        let Some(host) = shared.cpu(cpu) else {
-            // `enter` will say so.
-            return;
-        };
-        let first = !core::mem::replace(&mut self.set_up, true);
-        if first {
-            // Makes the processor's own part of the region valid.
-            self.vmcs.clear();
-        }
-        self.vmcs.make_current();
-        if first {
-            self.set_controls();
-        }
-        if self.last_cpu != Some(cpu) {
-            host.write_state(&self.vmcs);
-            self.drop_translations();
-            self.last_cpu = Some(cpu);
-        }
-        self.vmcs.write(Field::TSC_OFFSET, self.tsc_offset);
-        if let Some(start) = self.reset.take() {
-            self.apply_reset(start);
-        }
+        self.attach(cpu);
     }
 
     fn unload(&mut self) {
+        self.detach();
         self.fpu.unload();
-        self.msrs.unload();
-        self.dr6.unload();
-        if self.vmcs.is_current() {
-            self.vmcs.clear();
-        }
-        self.launched = false;
-        self.loaded = None;
     }
 
     fn enter(&mut self, word: &WakeWord, on_gate: &mut dyn FnMut(GateEvent)) -> Exit {

@@ -12,6 +12,10 @@ use crate::virt::page::{Pages, zeroed};
 
 /// A VMCS.
 pub struct Vmcs {
+    #[cfg_attr(
+        not(target_os = "none"),
+        expect(dead_code, reason = "read by the processor only")
+    )]
     region: Box<Pages<4096>>,
     /// It is the current VMCS of the CPU that runs this: set and cleared together with the processor's own idea of it.
     current: Cell<bool>,
@@ -35,6 +39,7 @@ impl Vmcs {
     }
 
     /// Physical address.
+    #[cfg(target_os = "none")]
     pub fn address(&self) -> u64 {
         crate::virt::page::physical(&*self.region)
     }
