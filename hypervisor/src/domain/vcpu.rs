@@ -246,7 +246,8 @@ impl Vcpu {
             }
             Run::Halted | Run::Running => owned.run = Run::Running,
         }
-        if self.arm_timer(owned, host) {
+        let new_deadline = self.arm_timer(owned, host);
+        if !owned.virt.leave_by(host.deadline()) && new_deadline {
             // The physical timer is armed by the dispatch loop, before it calls us: it has to see the new deadline.
             return Next::Events;
         }
@@ -371,9 +372,13 @@ impl Owned {
         if self.nmi || self.lapic.deliverable().is_some() {
             self.leave_hlt();
         }
-        if self.nmi && self.virt.nmi_ready() {
-            self.virt.inject(Injection::Nmi);
-            self.nmi = false;
+        if self.nmi {
+            if self.virt.nmi_ready() {
+                self.virt.inject(Injection::Nmi);
+                self.nmi = false;
+            } else {
+                self.virt.want_nmi_window();
+            }
         }
         if let Some(vector) = self.lapic.deliverable()
             && self.virt.interruptible()

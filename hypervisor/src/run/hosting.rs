@@ -106,6 +106,10 @@ impl VcpuHost for Hosting {
         debug_assert!(set.is_ok(), "{v} has a slot");
     }
 
+    fn deadline(&self) -> Option<Ticks> {
+        self.running.machine.pcpu(self.cpu)?.next_deadline()
+    }
+
     fn online_vcpu(&self, v: VcpuId) {
         self.running.machine.online_vcpu(v);
     }

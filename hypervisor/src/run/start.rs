@@ -259,7 +259,7 @@ fn detect() -> Result<Backend, String> {
             Where::Cpu,
             "virtualization",
             format_args!("{why}: guests cannot run"),
-            "a CPU with SVM",
+            "a CPU with SVM, or with VMX, EPT and unrestricted guest",
         ),
     }
     backend
