@@ -38,7 +38,7 @@ impl<'a> BochsRig<'a> {
             release: Release::Current,
             guests: Vec::new(),
             words: vec!["exit-port=bochs".to_owned()],
-            limit: Duration::from_secs(60),
+            limit: Duration::from_secs(150),
         }
     }
 

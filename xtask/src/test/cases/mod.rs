@@ -5,6 +5,7 @@ mod acpi;
 mod bad_input;
 mod bare;
 mod bochs;
+mod bochs_guests;
 mod commands;
 mod guests;
 mod host;
@@ -22,6 +23,7 @@ pub fn all() -> Vec<Case> {
         guests::cases(),
         machine::cases(),
         bochs::cases(),
+        bochs_guests::cases(),
         numbers::cases(),
         accounting::cases(),
         keys::cases(),
