@@ -11,12 +11,13 @@ use crate::{process, workspace};
 #[derive(Args)]
 #[command(after_help = "\
 Each line is a model: how many executions were explored, and how long that took. A broken property is named.
-Without --bound everything is explored: a few minutes. With --mutants each known mistake must be caught by the property that
+Two checkers look at each: an explorer of all states, in which every order of the accesses comes, and loom, which adds what the
+memory model allows beyond that, up to a number of preemptions. With --mutants each known mistake must be caught by the property that
 it breaks; one that survives fails the run.")]
 pub struct ModelArgs {
-    /// Explore only executions with at most this many preemptions
-    #[arg(long, value_name = "N")]
-    bound: Option<u32>,
+    /// loom: only executions with at most this many preemptions
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    bound: u32,
     /// Switch on one mistake after the other, and see whether it is caught
     #[arg(long)]
     mutants: bool,
@@ -35,10 +36,7 @@ pub struct ModelArgs {
 pub fn command(args: &ModelArgs) -> Result<()> {
     let mut cargo = cargo("loom_model");
     cargo.arg("--");
-    match args.bound {
-        Some(bound) => cargo.args(["--bound", &bound.to_string()]),
-        None => cargo.arg("--full"),
-    };
+    cargo.args(["--states", "--bound", &args.bound.to_string()]);
     if args.mutants {
         cargo.arg("--mutants");
     }

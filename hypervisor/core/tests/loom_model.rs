@@ -2,7 +2,8 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p lull-core --release --test loom_model -- OPTIONS`, or `cargo xtask model`.
 //!
-//! What is checked is the code of `lull_core::wake`, `call` and `sched::unit` itself, with loom's atomics. The machine beside it
+//! What is checked is the code of `lull_core::wake`, `call` and `sched::unit` itself, by loom and by an explorer of all states
+//! ([`model::explore`]). The machine beside it
 //! ([`model::machine`]) adds **no memory ordering of its own**: interrupt lines are relaxed read-modify-writes, and the monitor is a
 //! relaxed load. MWAIT, HLT and the guest end the run of a CPU that nothing has woken yet; once all have ended, a CPU that
 //! sleeps on an event with nothing on its way is a lost wakeup. NMIs come at every access and every step of the machine, one after

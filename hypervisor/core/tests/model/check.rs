@@ -1,5 +1,6 @@
 //! One model, with all its variants, and what came of it.
 
+use super::explore;
 use lull_core::sync::watched;
 use std::any::Any;
 use std::cell::Cell;
@@ -7,13 +8,23 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much is explored.
+/// How much is explored, and by which checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Everything.
-    None,
-    /// Only executions in which no more than this many threads are interrupted where they could have gone on.
+    /// By loom, all that the memory model allows: executions in which no more than this many threads are interrupted where they
+    /// could have gone on.
     Preemptions(usize),
+    /// By the explorer: all states of a sequentially consistent memory.
+    States,
+}
+
+/// What was explored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Explored {
+    /// Executions.
+    pub executions: u64,
+    /// Different states, if the checker knows them.
+    pub states: u64,
 }
 
 /// What every message of a broken property begins with.
@@ -72,14 +83,15 @@ impl Check {
         self
     }
 
-    /// Explores all variants. Gives the number of executions.
-    pub fn run(&self, bound: Bound) -> Result<u64, Failure> {
+    /// Explores all variants.
+    pub fn run(&self, bound: Bound) -> Result<Explored, Failure> {
         let executions = Arc::new(AtomicU64::new(0));
+        let mut states = 0;
         for variant in &self.variants {
             let mut nmi_at = None;
             loop {
                 nmi::come_at(nmi_at);
-                self.explore(variant.clone(), bound, &executions)?;
+                states += explore(variant.clone(), bound, &executions)?;
                 if !self.nmi_everywhere || (nmi_at.is_some() && !nmi::came()) {
                     break;
                 }
@@ -87,45 +99,49 @@ impl Check {
             }
             nmi::come_at(None);
         }
-        Ok(executions.load(Ordering::Relaxed))
-    }
-
-    fn explore(
-        &self,
-        body: Body,
-        bound: Bound,
-        executions: &Arc<AtomicU64>,
-    ) -> Result<(), Failure> {
-        let mut builder = loom::model::Builder::new();
-        builder.max_branches = 20_000;
-        builder.preemption_bound = match bound {
-            Bound::None => None,
-            Bound::Preemptions(bound) => Some(bound),
-        };
-        let count = executions.clone();
-        let explored = panic::catch_unwind(AssertUnwindSafe(|| {
-            builder.check(move || {
-                count.fetch_add(1, Ordering::Relaxed);
-                nmi::begin();
-                body();
-                watched::set_hook(None);
-            });
-        }));
-        watched::set_hook(None);
-        explored.map_err(|why| {
-            nmi::come_at(None);
-            let message = text(why.as_ref());
-            let property = message
-                .strip_prefix(PROPERTY)
-                .and_then(|rest| rest.split(':').next())
-                .map(str::to_owned);
-            Failure {
-                property,
-                message,
-                executions: executions.load(Ordering::Relaxed),
-            }
+        Ok(Explored {
+            executions: executions.load(Ordering::Relaxed),
+            states,
         })
     }
+}
+
+/// Explores one variant, with the NMI where it is. Gives the number of states.
+fn explore(body: Body, bound: Bound, executions: &Arc<AtomicU64>) -> Result<u64, Failure> {
+    let count = executions.clone();
+    let begin = move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        watched::set_hook(None);
+        nmi::begin();
+    };
+    let explored = panic::catch_unwind(AssertUnwindSafe(|| match bound {
+        Bound::States => explore::explore(move || body(), begin),
+        Bound::Preemptions(bound) => {
+            let mut builder = loom::model::Builder::new();
+            builder.max_branches = 20_000;
+            builder.preemption_bound = Some(bound);
+            builder.check(move || {
+                begin();
+                body();
+            });
+            0
+        }
+    }));
+    watched::set_hook(None);
+    explore::leave();
+    explored.map_err(|why| {
+        nmi::come_at(None);
+        let message = text(why.as_ref());
+        let property = message
+            .strip_prefix(PROPERTY)
+            .and_then(|rest| rest.split(':').next())
+            .map(str::to_owned);
+        Failure {
+            property,
+            message,
+            executions: executions.load(Ordering::Relaxed),
+        }
+    })
 }
 
 fn text(why: &(dyn Any + Send)) -> String {
@@ -143,7 +159,7 @@ pub fn keep_panics_quiet() {
 /// When the one NMI comes: at which of the points of the CPU that it goes to.
 pub mod nmi {
     use super::{Cell, watched};
-    use loom::thread::{self, ThreadId};
+    use crate::model::rt;
     use std::rc::Rc;
 
     std::thread_local! {
@@ -168,9 +184,9 @@ pub mod nmi {
 
     /// The thread that calls this is the CPU that the NMI goes to, and this is its handler.
     pub fn goes_here(handler: impl Fn() + 'static) {
-        let victim: ThreadId = thread::current().id();
+        let victim = rt::current();
         watched::set_hook(Some(Rc::new(move || {
-            if thread::current().id() != victim {
+            if rt::current() != victim {
                 return;
             }
             let point = POINT.get();

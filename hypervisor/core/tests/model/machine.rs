@@ -5,10 +5,10 @@
 
 use super::check::{nmi, property};
 use super::wrong::{MachineMutant, is_wrong};
-use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use lull_core::cstate::{CStateFlags, MwaitHint};
 use lull_core::platform::{IrqGate, Sleeper};
 use lull_core::sync::watched::point;
+use lull_core::sync::watched::{AtomicU32, Ordering, fence};
 use lull_core::units::Ticks;
 use lull_core::wake::{Events, Origin, SleepState, WakeWord};
 use std::cell::Cell;

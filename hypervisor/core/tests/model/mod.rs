@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod check;
+mod explore;
 mod machine;
+mod rt;
 mod scenarios;
 mod wrong;
 
@@ -17,7 +19,7 @@ use wrong::Wrong;
 
 /// What is asked for.
 struct Asked {
-    bound: Bound,
+    bounds: Vec<Bound>,
     mutants: bool,
     scenarios: bool,
     only: Option<String>,
@@ -27,7 +29,7 @@ struct Asked {
 impl Asked {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut asked = Self {
-            bound: Bound::Preemptions(2),
+            bounds: Vec::new(),
             mutants: false,
             scenarios: true,
             only: None,
@@ -36,11 +38,10 @@ impl Asked {
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
             match word.as_str() {
-                "--full" => asked.bound = Bound::None,
+                "--states" => asked.bounds.push(Bound::States),
                 "--bound" => {
-                    let bound = value()?.parse();
-                    asked.bound =
-                        Bound::Preemptions(bound.map_err(|why| format!("--bound: {why}"))?);
+                    let bound = value()?.parse().map_err(|why| format!("--bound: {why}"))?;
+                    asked.bounds.push(Bound::Preemptions(bound));
                 }
                 "--mutants" => (asked.mutants, asked.scenarios) = (true, false),
                 "--all" => (asked.mutants, asked.scenarios) = (true, true),
@@ -52,6 +53,9 @@ impl Asked {
                 "--quiet" | "-q" | "--test-threads=1" => {}
                 other => return Err(format!("no such option: {other}")),
             }
+        }
+        if asked.bounds.is_empty() {
+            asked.bounds.push(Bound::Preemptions(2));
         }
         Ok(asked)
     }
@@ -68,8 +72,8 @@ pub fn main() -> ExitCode {
     check::keep_panics_quiet();
     let started = Instant::now();
     let (mut passed, mut failed) = (0, 0);
-    if asked.scenarios {
-        let (good, bad) = scenarios_hold(&asked);
+    for &bound in asked.bounds.iter().filter(|_| asked.scenarios) {
+        let (good, bad) = scenarios_hold(&asked, bound);
         passed += good;
         failed += bad;
     }
@@ -87,8 +91,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn scenarios_hold(asked: &Asked) -> (usize, usize) {
-    println!("{:<36} {:>12} {:>9}", "scenario", "executions", "seconds");
+fn scenarios_hold(asked: &Asked, bound: Bound) -> (usize, usize) {
+    match bound {
+        Bound::Preemptions(bound) => {
+            println!("by loom, up to {bound} preemptions, every value that the memory model allows")
+        }
+        Bound::States => println!("by states, every order of the accesses"),
+    }
+    println!(
+        "{:<32} {:>11} {:>11} {:>9}",
+        "model", "executions", "states", "seconds"
+    );
     let wanted = |check: &Check| {
         asked
             .only
@@ -96,21 +109,30 @@ fn scenarios_hold(asked: &Asked) -> (usize, usize) {
             .is_none_or(|only| check.name.contains(only))
     };
     let checks: VecDeque<Check> = scenarios::all().into_iter().filter(wanted).collect();
-    let total = Mutex::new(0);
+    let total = Mutex::new(check::Explored::default());
     let results = in_parallel(asked.jobs, checks, |check| {
         let started = Instant::now();
-        let result = check.run(asked.bound);
+        let result = check.run(bound);
         let seconds = started.elapsed().as_secs_f64();
         match &result {
-            Ok(executions) => {
-                *total.lock().unwrap() += executions;
-                println!("{:<36} {executions:>12} {seconds:>9.1}", check.name);
+            Ok(check::Explored { executions, states }) => {
+                let mut total = total.lock().unwrap();
+                total.executions += executions;
+                total.states += states;
+                println!(
+                    "{:<32} {executions:>11} {states:>11} {seconds:>9.1}",
+                    check.name
+                );
             }
-            Err(why) => println!("{:<36} FAILED: {why}", check.name),
+            Err(why) => println!("{:<32} FAILED: {why}", check.name),
         }
         result.is_ok()
     });
-    println!("{:<36} {:>12}", "all", total.into_inner().unwrap());
+    let total = total.into_inner().unwrap();
+    println!(
+        "{:<32} {:>11} {:>11}",
+        "all", total.executions, total.states
+    );
     results
 }
 

@@ -155,7 +155,10 @@ impl Wrong {
         let found = check.run(Bound::Preemptions(3));
         self.switch(false);
         match found {
-            Ok(executions) => Err(format!("{name} found nothing in {executions} executions")),
+            Ok(explored) => Err(format!(
+                "{name} found nothing in {} executions",
+                explored.executions
+            )),
             Err(Failure {
                 property: Some(found),
                 executions,

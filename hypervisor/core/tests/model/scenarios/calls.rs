@@ -1,10 +1,11 @@
 //! Cross-CPU calls.
 
 use crate::model::check::{Check, property};
+use crate::model::explore;
 use crate::model::machine::{Cpu, How};
-use loom::sync::atomic::{AtomicUsize, Ordering};
-use loom::thread;
+use crate::model::rt;
 use lull_core::call::{CallError, CallHost, CallTable, Errand, Wait};
+use lull_core::sync::watched::{AtomicUsize, Ordering};
 use lull_core::units::{CpuId, CpuSet};
 use lull_core::wake::Events;
 use std::cell::Cell;
@@ -193,6 +194,10 @@ impl CallHost<Call> for Host<'_> {
     }
 
     fn relax(&self) {
+        if explore::is_on() {
+            // It knows a deadlock when it sees one.
+            return rt::wait_for_change();
+        }
         let count = &self.world.count;
         let now = count.progress.get();
         let turns = match count.waits[self.cpu].get() {
@@ -214,7 +219,7 @@ impl CallHost<Call> for Host<'_> {
             count.unfair.set(true);
             panic::panic_any(Unfair);
         }
-        thread::yield_now();
+        rt::wait_for_change();
     }
 }
 
@@ -233,19 +238,19 @@ fn spawn(
     world: &Arc<World>,
     cpu: usize,
     body: impl FnOnce(&World, &Host<'_>) + 'static,
-) -> thread::JoinHandle<()> {
+) -> rt::JoinHandle {
     let world = Arc::clone(world);
-    thread::spawn(move || act(&world, cpu, body))
+    rt::spawn(move || act(&world, cpu, body))
 }
 
 /// Ends the execution; `judge` only if it was fair.
 fn end(
     world: &World,
-    threads: impl IntoIterator<Item = thread::JoinHandle<()>>,
+    threads: impl IntoIterator<Item = rt::JoinHandle>,
     judge: impl FnOnce(&World),
 ) {
     for thread in threads {
-        thread.join().unwrap();
+        thread.join();
     }
     if !world.count.unfair.get() {
         judge(world);

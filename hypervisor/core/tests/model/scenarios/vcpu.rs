@@ -2,10 +2,10 @@
 
 use crate::model::check::{Check, property};
 use crate::model::machine::{Cpu, How};
+use crate::model::rt;
 use crate::model::wrong::{MachineMutant, is_wrong};
-use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use loom::thread;
 use lull_core::sched::unit::{Kick, RunState};
+use lull_core::sync::watched::{AtomicBool, AtomicU64, Ordering};
 use lull_core::units::CpuId;
 use lull_core::wake::Events;
 use std::cell::Cell;
@@ -129,11 +129,11 @@ impl World {
     }
 }
 
-fn kickers(world: &Arc<World>, bits: &'static [u64]) -> Vec<thread::JoinHandle<()>> {
+fn kickers(world: &Arc<World>, bits: &'static [u64]) -> Vec<rt::JoinHandle> {
     bits.iter()
         .map(|&bit| {
             let world = Arc::clone(world);
-            thread::spawn(move || world.raise(bit))
+            rt::spawn(move || world.raise(bit))
         })
         .collect()
 }
@@ -150,7 +150,7 @@ fn block(bits: &'static [u64]) {
     }
     world.cpus[0].idle_once(How::Halt);
     for thread in threads {
-        thread.join().unwrap();
+        thread.join();
     }
     world.idle(1);
     world.judge(bits.iter().sum());
@@ -162,7 +162,7 @@ fn guest(bits: &'static [u64]) {
     let threads = kickers(&world, bits);
     world.run_guest(0);
     for thread in threads {
-        thread.join().unwrap();
+        thread.join();
     }
     world.judge(bits.iter().sum());
 }
@@ -173,7 +173,7 @@ fn migrate(bits: &'static [u64]) {
     let threads = kickers(&world, bits);
     let other = {
         let world = Arc::clone(&world);
-        thread::spawn(move || world.idle(1))
+        rt::spawn(move || world.idle(1))
     };
     world.look();
     world.state.set_queued();
@@ -181,9 +181,9 @@ fn migrate(bits: &'static [u64]) {
     world.cpus[1].wake(Events::RESCHED);
     world.cpus[0].idle_once(How::Halt);
     for thread in threads {
-        thread.join().unwrap();
+        thread.join();
     }
-    other.join().unwrap();
+    other.join();
     world.judge(bits.iter().sum());
 }
 

@@ -2,8 +2,8 @@
 
 use crate::model::check::{Check, property};
 use crate::model::machine::{Cpu, EVENT_CHECK, How, TIMER};
-use loom::sync::atomic::{AtomicUsize, Ordering};
-use loom::thread;
+use crate::model::rt;
+use lull_core::sync::watched::{AtomicUsize, Ordering};
 use lull_core::units::CpuId;
 use lull_core::wake::{Batch, Events, Origin};
 use std::cell::Cell;
@@ -73,11 +73,11 @@ impl World {
         })
     }
 
-    pub fn spawn_wakers(self: &Arc<Self>) -> Vec<thread::JoinHandle<()>> {
+    pub fn spawn_wakers(self: &Arc<Self>) -> Vec<rt::JoinHandle> {
         (0..self.wakers.len())
             .map(|index| {
                 let world = Arc::clone(self);
-                thread::spawn(move || world.wake(index))
+                rt::spawn(move || world.wake(index))
             })
             .collect()
     }
@@ -218,7 +218,7 @@ fn model(cpu: Cpu, wakers: &[Waker], plan: &[How]) {
     let threads = world.spawn_wakers();
     world.sleep(plan, Events::empty());
     for thread in threads {
-        thread.join().unwrap();
+        thread.join();
     }
     world.judge(plan, Events::empty());
 }
@@ -254,14 +254,14 @@ fn release() {
     let cpu = Arc::new((Cpu::new(), AtomicUsize::new(0)));
     let sender = {
         let cpu = Arc::clone(&cpu);
-        thread::spawn(move || {
+        rt::spawn(move || {
             cpu.1.store(1, Ordering::Relaxed);
             cpu.0.interrupt(EVENT_CHECK);
         })
     };
     let released = cpu.0.take_interrupts();
     let seen = cpu.1.load(Ordering::Relaxed);
-    sender.join().unwrap();
+    sender.join();
     property!(
         !released || seen == 1,
         "stores before the interrupt",
