@@ -161,12 +161,11 @@ impl<G: Governor> CpuIdle<G> {
             None => platform.cancel(),
         }
 
-        if word.publish(self.announced(method)).is_err() {
-            return self.aborted(word, account);
-        }
-        platform.prepare(flags);
-        if !armed(platform, word, method) {
-            platform.recover(flags);
+        let monitored = matches!(method, EntryMethod::Mwait { .. });
+        if word
+            .commit(platform, self.announced(method), flags, monitored)
+            .is_err()
+        {
             return self.aborted(word, account);
         }
         if entered != selection.state {
@@ -350,15 +349,6 @@ fn safe(table: &CStateTable) -> StateId {
         .filter(|(_, state)| state.method != EntryMethod::Poll);
     let always = sleeps.find(|(_, state)| !state.flags.intersects(CHECKS));
     always.map_or(table.shallowest(), |(id, _)| id)
-}
-
-/// Arms the monitor where the method has one. `false` if an event came before it was armed.
-fn armed(platform: &impl Platform, word: &WakeWord, method: EntryMethod) -> bool {
-    if let EntryMethod::Mwait { .. } = method {
-        platform.arm_monitor(word);
-        return !word.is_pending();
-    }
-    true
 }
 
 /// Polls the word until it has an event, a handler has run (the timer's, at the next deadline), or the limit is reached. As with HLT, the first handler ends it,

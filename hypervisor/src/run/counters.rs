@@ -16,7 +16,7 @@ use lull_core::governor::StateSet;
 use lull_core::idle::IdleControl;
 use lull_core::residency::{Activity, HwSnapshot, Snapshot};
 use lull_core::units::{CpuId, Nanos, Ticks};
-use lull_core::wake::WakeCounts;
+use lull_core::wake::{Wake, WakeCounts};
 use spin::mutex::TicketMutex;
 
 use crate::console::machine_channel;
@@ -188,10 +188,10 @@ fn with_totals(row: &Row, use_it: impl FnOnce(&CpuTotals<'_>)) {
     let wakes = WokenBy::ALL.map(|reason| (reason.name(), row.dispatch.wakes_by(reason)));
     let passes = PassCause::ALL.map(|cause| (cause.name(), row.dispatch.passes_for(cause)));
     let posts = [
-        ("ipi", row.posts.ipi),
-        ("store", row.posts.store),
-        ("will_look", row.posts.will_look),
-        ("rides_along", row.posts.rides_along),
+        ("ipi", row.posts.ipis()),
+        ("store", row.posts.of(Wake::StoreWakes)),
+        ("will_look", row.posts.of(Wake::WillLook)),
+        ("rides_along", row.posts.of(Wake::RidesAlong)),
     ];
     use_it(&CpuTotals {
         governor: row.asked.governor,

@@ -14,7 +14,7 @@ use crate::console::records::Figure;
 use crate::domain::VcpuHost;
 use crate::machine::BareMetal;
 use crate::virt::GateEvent;
-use crate::{console, keys};
+use crate::{console, keys, smp};
 
 /// The CPU that takes debug keys, and reports guests that have ended.
 const CONSOLE_CPU: CpuId = CpuId::new(0);
@@ -64,6 +64,7 @@ impl Runner for Hosting {
     }
 
     fn call(&self) {
+        smp::calls::serve();
         // Something was asked of this CPU: what it has counted so far belongs to the time before.
         hardware::sample(self.running, self.cpu, BareMetal.now());
     }

@@ -138,6 +138,7 @@ pub fn start(booted: Booted) -> ! {
             tell(Where::Cpu, cpu, why, "a CPU that the scheduler knows");
         }
     }
+    smp::calls::init(cpus);
     let running = RUNNING.call_once(|| Running {
         machine,
         domains,
@@ -231,9 +232,11 @@ fn turn(running: &'static Running, cpu: CpuId) {
         choice.call_once(|| selected);
     }
     hardware::sample(running, cpu, time::now());
+    smp::calls::open();
     running
         .machine
         .run(&mut idle, &hosting::Hosting::new(running, cpu));
+    smp::calls::close();
     hardware::sample(running, cpu, time::now());
 }
 

@@ -6,7 +6,7 @@ use crate::sched::unit::Kick;
 use crate::sched::{Removal, SchedError, Scheduler, UnitParams, Weight};
 use crate::timer::{TimerKey, UnknownVcpu};
 use crate::units::{CpuId, CpuSet, Nanos, Ticks, VcpuId};
-use crate::wake::Events;
+use crate::wake::{Batch, Events, Origin};
 use alloc::boxed::Box;
 
 /// The pCPUs, the scheduler and the platform under them. One value, shared by all.
@@ -72,25 +72,54 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             debug_assert!(false, "{events:?} to {target}, which does not exist");
             return;
         };
-        if target == self.platform.cpu() {
+        let here = self.platform.cpu();
+        if target == here {
             pcpu.word.post_local(events);
             return;
         }
-        let wake = pcpu.word.post(events);
-        let wake = match self.this_pcpu() {
-            Some(own) => own.wakes.count(wake),
-            None => wake,
+        let wake = match self.pcpu(here) {
+            Some(own) => own
+                .wakes
+                .count(events, pcpu.word.post_as(events, own.origin())),
+            None => pcpu.word.post(events),
         };
         if wake.needs_ipi() {
             self.platform.send(target);
         }
     }
 
+    /// [`post`](Self::post) to several pCPUs, with as few interrupts as the interrupt controller takes. Nobody else who
+    /// posts to one of them meanwhile has to wait for the end of this.
+    pub fn post_many(&self, targets: &CpuSet, events: Events) {
+        let here = self.platform.cpu();
+        let own = self.pcpu(here);
+        let origin = own.map_or(Origin::NOBODY, Pcpu::origin);
+        let mut batch = Batch::new();
+        for target in targets.iter() {
+            let Some(pcpu) = self.pcpu(target) else {
+                debug_assert!(false, "{events:?} to {target}, which does not exist");
+                continue;
+            };
+            if target == here {
+                pcpu.word.post_local(events);
+                continue;
+            }
+            let wake = batch.post(target, &pcpu.word, events, origin);
+            if let Some(own) = own {
+                let _ = own.wakes.count(events, wake);
+            }
+        }
+        let due = batch.due(|cpu| self.pcpu(cpu).map(|pcpu| &pcpu.word));
+        match due.lowest() {
+            None => {}
+            Some(only) if due.len() == 1 => self.platform.send(only),
+            Some(_) => self.platform.send_many(&due),
+        }
+    }
+
     /// Tells all pCPUs to leave their dispatch loops.
     pub fn stop(&self) {
-        for (cpu, _) in self.pcpus() {
-            self.post(cpu, Events::STOP);
-        }
+        self.post_many(&CpuSet::first(self.pcpus.len()), Events::STOP);
     }
 
     /// Something is pending for a vCPU: it looks before it next blocks or enters the guest, is brought out of the guest,

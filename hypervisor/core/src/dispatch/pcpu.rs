@@ -7,7 +7,7 @@ use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::timer::{DeadlineQueue, TimerKey, UnknownVcpu};
 use crate::units::{Ticks, VcpuId};
-use crate::wake::{WakeStats, WakeWord};
+use crate::wake::{Origin, WakeStats, WakeWord};
 use alloc::vec::Vec;
 
 const NO_VCPU: u32 = u32::MAX;
@@ -33,6 +33,8 @@ pub struct Pcpu {
     next_deadline: AtomicU64,
     /// The vCPU that it runs, for dumps.
     current: AtomicU32,
+    /// On whose behalf it acts now.
+    origin: AtomicU64,
 }
 
 impl Pcpu {
@@ -47,6 +49,7 @@ impl Pcpu {
             timers: Lock::new(DeadlineQueue::new(vcpus)),
             next_deadline: AtomicU64::new(Ticks::MAX.get()),
             current: AtomicU32::new(NO_VCPU),
+            origin: AtomicU64::new(Origin::NOBODY.to_raw()),
         }
     }
 
@@ -59,6 +62,16 @@ impl Pcpu {
     pub(super) fn set_current(&self, current: Option<VcpuId>) {
         self.current
             .store(current.map_or(NO_VCPU, VcpuId::get), Ordering::Relaxed);
+    }
+
+    /// On whose behalf it acts now: what its posts carry. Its own.
+    #[inline]
+    pub(super) fn origin(&self) -> Origin {
+        Origin::from_raw(self.origin.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_origin(&self, origin: Origin) {
+        self.origin.store(origin.to_raw(), Ordering::Relaxed);
     }
 
     /// When it must look at its deadlines again.

@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use crate::sched::{Leave, Prev, Scheduler};
 use crate::timer::TimerKey;
 use crate::units::{CpuId, Ticks, VcpuId};
-use crate::wake::Events;
+use crate::wake::{Cause, Events, Origin};
 
 /// What one pCPU knows from one turn to the next.
 pub(super) struct PcpuLoop<'a, P, S, R> {
@@ -46,6 +46,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     /// Turns until STOP.
     pub fn run<G: Governor>(&mut self, idle: &mut CpuIdle<G>) {
         self.pcpu.account.start(self.now());
+        self.act_for(Cause::Hypervisor);
         let mut events = Events::empty();
         while self.look(events).is_ok() {
             let cause = self.cause.take();
@@ -99,9 +100,18 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
                 TimerKey::Slice => self.want(PassCause::SliceEnd),
                 TimerKey::RunFor => self.machine.stop(),
                 TimerKey::Console => self.runner.console(),
-                TimerKey::Vcpu(v) => self.runner.timer_expired(v),
+                TimerKey::Vcpu(v) => {
+                    self.act_for(Cause::VcpuTimer(v));
+                    self.runner.timer_expired(v);
+                    self.act_for(Cause::Hypervisor);
+                }
             }
         }
+    }
+
+    /// From now on, this CPU's posts are made on that behalf.
+    fn act_for(&self, cause: Cause) {
+        self.pcpu.set_origin(Origin::new(self.cpu, cause));
     }
 
     /// The first reason is the one that counts.
@@ -155,6 +165,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
 
     fn enter(&mut self, v: VcpuId) {
         self.arm();
+        self.act_for(Cause::Vcpu(v));
         let outcome = self.runner.enter(v);
         match outcome {
             RunOutcome::Events => {}
@@ -164,6 +175,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             RunOutcome::Yield => self.cause = Some(PassCause::Yielded),
             RunOutcome::Gone => self.cause = Some(PassCause::Gone),
         }
+        self.act_for(Cause::Hypervisor);
     }
 
     fn is_kicked(&self, v: VcpuId) -> bool {

@@ -9,7 +9,7 @@ use crate::sched::unit::Phase;
 use crate::sched::{UnitParams, Weight};
 use crate::timer::TimerKey;
 use crate::units::{CpuId, CpuSet, Nanos, Ticks};
-use crate::wake::{Events, SleepState};
+use crate::wake::{Events, SleepState, Wake};
 use mock::*;
 use std::string::String;
 use std::vec::Vec;
@@ -334,10 +334,7 @@ fn a_post_interrupts_only_who_would_not_see_it() {
         word.take();
     }
     let made = machine.pcpu(CPU0).unwrap().wakes.counts();
-    assert_eq!(
-        (made.ipi, made.store, made.will_look, made.rides_along),
-        (2, 1, 1, 3)
-    );
+    assert_eq!(Wake::ALL.map(|wake| made.of(wake)), [1, 1, 1, 1, 3, 0]);
     machine.post(CPU0, Events::CALL);
     assert_eq!(
         machine.pcpu(CPU0).unwrap().wakes.counts().posted(),

@@ -66,7 +66,7 @@ impl<'a> Machine<'a> {
         self.script.borrow_mut().retain(|&(at, events)| {
             if at == moment {
                 self.posted_at.set(self.now.get());
-                if self.wakes.count(self.word.post(events)).needs_ipi() {
+                if self.wakes.count(events, self.word.post(events)).needs_ipi() {
                     self.ipi.set(true);
                 }
             }
@@ -395,7 +395,7 @@ fn only_a_cpu_that_sees_no_store_costs_an_interrupt() {
         assert_eq!(report.events, Events::CALL);
         let counts = machine.wakes.counts();
         assert_eq!(
-            (counts.ipi == 1, counts.store == 1),
+            (counts.ipis() == 1, counts.of(Wake::StoreWakes) == 1),
             (owed.needs_ipi(), !owed.needs_ipi()),
             "{method:?} {monitor:?}"
         );
