@@ -25,7 +25,11 @@ struct Instruction {
     long: bool,
 }
 
-const fn done(name: &'static str, bytes: &'static [u8], registers: fn() -> [u64; 3]) -> Instruction {
+const fn done(
+    name: &'static str,
+    bytes: &'static [u8],
+    registers: fn() -> [u64; 3],
+) -> Instruction {
     Instruction {
         name,
         bytes,
@@ -105,7 +109,11 @@ pub fn test(checks: &Checks, host: Host) {
     // On silicon INVD throws away what others have written.
     if host == Host::Lull {
         let ran = Snippet::new(&[0x2e, 0x0f, 0x08]).run();
-        checks.expect(format_args!("lengths.invd"), ran.trace().as_str(), "nothing");
+        checks.expect(
+            format_args!("lengths.invd"),
+            ran.trace().as_str(),
+            "nothing",
+        );
     }
     figure!("length_runs", runs, "runs");
 }
@@ -125,7 +133,11 @@ fn in_all_places(instruction: &Instruction, bits: Bits, runs: &mut u64) -> Trace
         let all = prefixes.iter().cycle().take(count).chain(instruction.bytes);
         bytes.iter_mut().zip(all).for_each(|(to, &byte)| *to = byte);
         let bytes = bytes.get(..len).unwrap_or_default();
-        let expected = if len > LONGEST { "#GP+0" } else { instruction.expected };
+        let expected = if len > LONGEST {
+            "#GP+0"
+        } else {
+            instruction.expected
+        };
         for split in 0..=len {
             *runs += 1;
             let ran = Snippet::new(bytes)
@@ -137,7 +149,11 @@ fn in_all_places(instruction: &Instruction, bits: Bits, runs: &mut u64) -> Trace
             let trace = ran.trace();
             if trace.as_str() != expected {
                 let mut report = Trace::new();
-                let _ = write!(report, "{} with {count} prefixes, {split} before the border", trace.as_str());
+                let _ = write!(
+                    report,
+                    "{} with {count} prefixes, {split} before the border",
+                    trace.as_str()
+                );
                 return report;
             }
         }
@@ -186,12 +202,22 @@ fn page_accesses(checks: &Checks) {
         ("mov-load-prefixed", &[0x3e, 0x3e, 0x3e, 0x8b, 0x03], ID),
         ("mov-store", &[0x89, 0x03], TPR),
         ("mov-store-imm", &[0xc7, 0x03, 0, 0, 0, 0], TPR),
-        ("mov-store-long", &[0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0xc7, 0x83, 0, 0, 0, 0, 0, 0, 0, 0], TPR),
+        (
+            "mov-store-long",
+            &[
+                0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0x2e, 0xc7, 0x83, 0, 0, 0, 0, 0, 0, 0, 0,
+            ],
+            TPR,
+        ),
         ("xchg", &[0x87, 0x03], TPR),
     ];
     for (name, bytes, address) in forms {
         for bits in [Bits::B64, Bits::B32] {
-            let expected = if bytes.len() > LONGEST { "#GP+0" } else { "nothing" };
+            let expected = if bytes.len() > LONGEST {
+                "#GP+0"
+            } else {
+                "nothing"
+            };
             for split in 0..=bytes.len() {
                 let ran = Snippet::new(bytes)
                     .bits(bits)

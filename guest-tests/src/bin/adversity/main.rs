@@ -73,7 +73,11 @@ fn main(machine: &Machine<'_>) {
         _ => Below::Silicon,
     };
     options.report_unknown();
-    for word in wanted.unwrap_or("").split(',').filter(|word| !word.is_empty()) {
+    for word in wanted
+        .unwrap_or("")
+        .split(',')
+        .filter(|word| !word.is_empty())
+    {
         if GROUPS.iter().all(|(name, _)| *name != word) {
             note!("test={word} is unknown, ignored");
         }

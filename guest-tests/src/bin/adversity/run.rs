@@ -296,7 +296,11 @@ extern "C" fn adversity_trap(frame: &mut Frame) {
             rip: frame.rip,
             dr6,
         };
-        let place = if at < MOST_EVENTS { at } else { MOST_EVENTS - 1 };
+        let place = if at < MOST_EVENTS {
+            at
+        } else {
+            MOST_EVENTS - 1
+        };
         (&raw mut (*state).events)
             .cast::<Event>()
             .add(place)

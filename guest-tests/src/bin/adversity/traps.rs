@@ -69,7 +69,12 @@ fn steps(checks: &Checks) {
         step("pause", bits, &[0xf3, 0x90, 0x90], "#DBs+2 #DBs+3");
         step("sti", bits, &[0xfb, 0xfa, 0x90], "#DBs+1 #DBs+2 #DBs+3");
         // A single step behind MOV SS is not taken, nor made up for.
-        step("mov-ss", bits, &[0x8c, 0xd0, 0x8e, 0xd0, 0x90, 0x90], "#DBs+2 #DBs+5 #DBs+6");
+        step(
+            "mov-ss",
+            bits,
+            &[0x8c, 0xd0, 0x8e, 0xd0, 0x90, 0x90],
+            "#DBs+2 #DBs+5 #DBs+6",
+        );
     }
     step("rdtsc", Bits::B64, &[0x0f, 0x31, 0x90], "#DBs+2 #DBs+3");
     // EFER: its old value.
@@ -91,7 +96,10 @@ fn with_breakpoint(snippet: &Snippet<'_>, address: u64, kind: u64) -> super::run
     const SET_DR0: [u8; 3] = [0x0f, 0x23, 0xc0];
     const SET_DR7: [u8; 3] = [0x0f, 0x23, 0xf8];
     let _ = Snippet::new(&SET_DR0).with(address, 0, 0).at(0x800).run();
-    let _ = Snippet::new(&SET_DR7).with(0x402 | kind << 16, 0, 0).at(0x800).run();
+    let _ = Snippet::new(&SET_DR7)
+        .with(0x402 | kind << 16, 0, 0)
+        .at(0x800)
+        .run();
     let ran = snippet.run();
     let _ = Snippet::new(&SET_DR7).with(0x400, 0, 0).at(0x800).run();
     ran
@@ -118,17 +126,43 @@ fn breakpoints(checks: &Checks) {
     one("nop", &[0x90, 0x90], area + 1, EXECUTE, "#DB0+1");
     one("cpuid", &[0x90, 0x0f, 0xa2], area + 1, EXECUTE, "#DB0+1");
     // On data: a trap behind it.
-    one("write", &[0x48, 0x89, 0x03, 0x90], watched, WRITE_8, "#DB0+3");
-    one("read-not-watched", &[0x48, 0x8b, 0x03, 0x90], watched, WRITE_8, "nothing");
-    one("read", &[0x48, 0x8b, 0x0b, 0x90], watched, ACCESS_8, "#DB0+3");
+    one(
+        "write",
+        &[0x48, 0x89, 0x03, 0x90],
+        watched,
+        WRITE_8,
+        "#DB0+3",
+    );
+    one(
+        "read-not-watched",
+        &[0x48, 0x8b, 0x03, 0x90],
+        watched,
+        WRITE_8,
+        "nothing",
+    );
+    one(
+        "read",
+        &[0x48, 0x8b, 0x0b, 0x90],
+        watched,
+        ACCESS_8,
+        "#DB0+3",
+    );
     // MOV SS holds it back over one instruction (CVE-2018-8897), also over one that a hypervisor emulates.
     WATCHED.store(0x10, Ordering::SeqCst);
-    one("mov-ss", &[0x8e, 0x13, 0x90, 0x90], watched, ACCESS_8, "#DB0+3");
+    one(
+        "mov-ss",
+        &[0x8e, 0x13, 0x90, 0x90],
+        watched,
+        ACCESS_8,
+        "#DB0+3",
+    );
     let watched_cpuid: &[u8] = &[0x8e, 0x13, 0x0f, 0xa2, 0x90];
     let snippet = Snippet::new(watched_cpuid).with(0, 0, 0).and(watched, 0, 0);
     checks.expect(
         format_args!("breakpoints.mov-ss-cpuid"),
-        with_breakpoint(&snippet, watched, ACCESS_8).trace().as_str(),
+        with_breakpoint(&snippet, watched, ACCESS_8)
+            .trace()
+            .as_str(),
         "#DB0+4",
     );
 }
@@ -154,10 +188,22 @@ fn shadows(checks: &Checks) {
     for bits in Bits::ALL {
         one("open", bits, &[0x90], IF, "INT50+0");
         one("sti", bits, &[0xfb, 0x90, 0x90, 0xfa], 0, "INT50+2");
-        one("sti-cpuid", bits, &[0xfb, 0x0f, 0xa2, 0x90, 0xfa], 0, "INT50+3");
+        one(
+            "sti-cpuid",
+            bits,
+            &[0xfb, 0x0f, 0xa2, 0x90, 0xfa],
+            0,
+            "INT50+3",
+        );
         one("sti-in", bits, &[0xfb, 0xec, 0x90, 0xfa], 0, "INT50+2");
         one("sti-cli", bits, &[0xfb, 0xfa, 0x90], 0, "nothing");
         one("sti-hlt", bits, &[0xfb, 0xf4, 0x90, 0xfa], 0, "INT50+2");
-        one("sti-hlt-prefixed", bits, &[0xfb, 0x66, 0x2e, 0xf4, 0x90, 0xfa], 0, "INT50+4");
+        one(
+            "sti-hlt-prefixed",
+            bits,
+            &[0xfb, 0x66, 0x2e, 0xf4, 0x90, 0xfa],
+            0,
+            "INT50+4",
+        );
     }
 }

@@ -44,11 +44,7 @@ pub fn test(checks: &Checks) {
         }
         // CR4.VMXE is clear, EFER.SVME too.
         let ran = Snippet::new(bytes).with(0x9000, 0, 0).run();
-        checks.expect(
-            format_args!("virt.{name}"),
-            ran.trace().as_str(),
-            "#UD+0",
-        );
+        checks.expect(format_args!("virt.{name}"), ran.trace().as_str(), "#UD+0");
     }
     if !cpu::features().monitor {
         for (name, bytes) in [
