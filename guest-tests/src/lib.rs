@@ -13,6 +13,7 @@
 //! The parts that touch no register (options, tables, statistics, units) compile and are tested on the host.
 #![cfg_attr(target_os = "none", no_std)]
 
+pub mod departures;
 pub mod host;
 pub mod madt;
 pub mod memory;

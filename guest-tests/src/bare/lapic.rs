@@ -165,16 +165,27 @@ pub fn eoi() {
 /// Whether `vector` waits to be taken: its bit of the interrupt request register.
 #[must_use]
 pub fn is_requested(vector: u8) -> bool {
+    has_bit(0x200, vector)
+}
+
+/// The bit of `vector` in the 256 bits of registers that begin at `offset`.
+fn has_bit(offset: u32, vector: u8) -> bool {
     let word = u32::from(vector >> 5);
     let bit = 1 << (vector & 31);
     let value = if is_x2apic() {
-        cpu::rdmsr(0x820 + word) as u32
+        cpu::rdmsr(0x800 + (offset >> 4) + word) as u32
     } else {
-        let at = (PAGE.load(Ordering::Relaxed) + 0x200 + u64::from(word) * 16) as *const u32;
+        let at = PAGE.load(Ordering::Relaxed) + u64::from(offset + word * 16);
         // SAFETY: as in `read`.
-        unsafe { at.read_volatile() }
+        unsafe { (at as *const u32).read_volatile() }
     };
     value & bit != 0
+}
+
+/// Whether `vector` is being handled: its bit of the in-service register.
+#[must_use]
+pub fn is_in_service(vector: u8) -> bool {
+    has_bit(0x100, vector)
 }
 
 /// Sends an IPI. Memory written before is seen by the handler.

@@ -27,7 +27,11 @@ use super::page::{physical, zeroed};
 use super::vmcb::{INTERCEPT_CR8_WRITE, SegmentReg, Vmcb, clean, misc1, misc2, misc3, vintr};
 use super::{Shared, check, entry, msr, registers, reset};
 
+const RFLAGS_TF: u64 = 1 << 8;
 const RFLAGS_IF: u64 = 1 << 9;
+/// DR6: a single step; a breakpoint.
+const DR6_BS: u64 = 1 << 14;
+const DR6_BREAKPOINTS: u64 = 0b1111;
 const NESTED_PAGING: u64 = 1 << 0;
 const INTERRUPT_SHADOW: u64 = 1 << 0;
 const DB: u32 = 1;
@@ -36,6 +40,15 @@ const MC: u32 = 18;
 /// PAUSE instructions in one spin loop before an exit, and the ticks that end such a loop, where the processor counts.
 const PAUSE_COUNT: u16 = 3000;
 const PAUSE_THRESHOLD: u16 = 128;
+
+/// One step of the guest by RFLAGS.TF: what was there before.
+#[derive(Clone, Copy)]
+struct Step {
+    rip: u64,
+    dr6: u64,
+    /// The guest steps itself.
+    own: bool,
+}
 
 /// A vCPU.
 pub struct SvmVcpu {
@@ -47,6 +60,10 @@ pub struct SvmVcpu {
     events: EventQueue,
     /// An NMI handler runs in the guest.
     nmi_masked: bool,
+    /// Where the IRET is that ends the handler: it has been reached, and was not seen to be done.
+    iret_at: Option<u64>,
+    /// The guest makes one step for us, so that an NMI finds it where it can be taken.
+    step: Option<Step>,
     /// The event of this entry went in as a virtual interrupt.
     virtual_interrupt: bool,
     asid: AsidTag,
@@ -67,6 +84,8 @@ impl SvmVcpu {
             tsc_aux: 0,
             events: EventQueue::default(),
             nmi_masked: false,
+            iret_at: None,
+            step: None,
             virtual_interrupt: false,
             asid: AsidTag::default(),
             loaded: None,
@@ -253,20 +272,45 @@ impl SvmVcpu {
             };
         }
         self.book_event();
+        let iret = self.iret_at.is_some();
+        if self.iret_at.is_some_and(|at| at != self.vmcb.save.rip) {
+            self.iret_at = None;
+            self.nmi_masked = false;
+        }
+        let ours = self.end_step(iret, &decoded);
         match decoded {
+            _ if ours => Exit::Handled,
             Decoded::Exit(Exit::InterruptWindow) => {
                 self.window(None);
                 Exit::InterruptWindow
             }
             Decoded::Exit(exit) => exit,
-            // The handler ends with the IRET that runs next; the shadow keeps the next NMI away for that one instruction.
+            // The handler ends with the IRET that runs next, and NMIs stay masked until it is done.
             Decoded::Iret | Decoded::Invalid => {
                 self.intercept(misc1::IRET, false);
-                self.nmi_masked = false;
-                self.vmcb.control.interrupt_shadow |= INTERRUPT_SHADOW;
+                self.iret_at = Some(self.vmcb.save.rip);
                 Exit::Handled
             }
         }
+    }
+
+    /// Puts back what [`VirtCpu::want_nmi_window`] has changed. `true`: the exit was a #DB for nobody but us.
+    fn end_step(&mut self, iret: bool, decoded: &Decoded) -> bool {
+        let Some(step) = self.step.take() else {
+            return false;
+        };
+        let save = &mut self.vmcb.save;
+        let moved = save.rip != step.rip;
+        // IRET has loaded all of RFLAGS anew.
+        if !step.own && !(iret && moved) {
+            save.rflags &= !RFLAGS_TF;
+        }
+        let stepped = matches!(decoded, Decoded::Exit(Exit::Exception { vector: 1, .. }));
+        if !stepped || step.own {
+            return false;
+        }
+        save.dr6 = save.dr6 & !DR6_BS | step.dr6 & DR6_BS;
+        save.dr6 & DR6_BREAKPOINTS == step.dr6 & DR6_BREAKPOINTS
     }
 
     #[cfg(test)]
@@ -370,6 +414,7 @@ impl VirtCpu for SvmVcpu {
         self.window(None);
         self.intercept(misc1::IRET, false);
         self.nmi_masked = false;
+        (self.iret_at, self.step) = (None, None);
         self.events.clear();
         self.fpu.reset();
         // A failed write leaves the register as it was, which only this vCPU can see.
@@ -391,6 +436,14 @@ impl VirtCpu for SvmVcpu {
     fn advance(&mut self, to_rip: u64) {
         self.vmcb.save.rip = to_rip;
         self.vmcb.control.interrupt_shadow &= !INTERRUPT_SHADOW;
+        if self.vmcb.save.rflags & RFLAGS_TF != 0 {
+            // The trap of the instruction that was emulated (AMD APM vol. 2, 13.1.4).
+            self.vmcb.save.dr6 |= DR6_BS;
+            self.events.push(Injection::Exception {
+                vector: DB as u8,
+                error: None,
+            });
+        }
     }
 
     fn interruptible(&self) -> bool {
@@ -422,6 +475,21 @@ impl VirtCpu for SvmVcpu {
         // wait, so it exits.
         self.window(None);
         self.intercept_cr8(true);
+    }
+
+    /// By a single step, over the IRET of the handler or over the instruction in the shadow: there is no such window in hardware.
+    fn want_nmi_window(&mut self) {
+        let save = &mut self.vmcb.save;
+        let waits_for_iret = self.nmi_masked && self.iret_at != Some(save.rip);
+        if waits_for_iret || self.events.is_pending() {
+            return;
+        }
+        self.step = Some(Step {
+            rip: save.rip,
+            dr6: save.dr6,
+            own: save.rflags & RFLAGS_TF != 0,
+        });
+        save.rflags |= RFLAGS_TF;
     }
 
     fn cr8(&self) -> u8 {

@@ -37,7 +37,8 @@ pub fn all() -> Vec<Case> {
 }
 
 /// The guest kernels. A test checks that the build makes exactly these: none is forgotten.
-pub const GUESTS: [&str; 7] = [
+pub const GUESTS: [&str; 8] = [
+    "adversity",
     "busy",
     "fault",
     "idle-timer",
