@@ -7,6 +7,8 @@ const TYPE_SHIFT: u32 = 8;
 const TYPE_INTERRUPT: u64 = 0;
 const TYPE_NMI: u64 = 2;
 const TYPE_EXCEPTION: u64 = 3;
+const TYPE_SOFTWARE: u64 = 4;
+const TYPE: u64 = 0b111 << TYPE_SHIFT;
 const HAS_ERROR: u64 = 1 << 11;
 const VALID: u64 = 1 << 31;
 const ERROR_SHIFT: u32 = 32;
@@ -21,6 +23,12 @@ pub fn encode(event: Injection) -> u64 {
             VALID | TYPE_EXCEPTION << TYPE_SHIFT | u64::from(vector) | error
         }
     }
+}
+
+/// An interrupt in the form of EVENTINJ that a software interrupt has. The processor then pushes RIP as it is only if it does not
+/// add the length of an INT instruction: QEMU's emulator does not.
+pub fn encode_software(vector: u8) -> u64 {
+    VALID | TYPE_SOFTWARE << TYPE_SHIFT | u64::from(vector)
 }
 
 /// What of EXITINTINFO must be injected again. Software interrupts and #BP, #OF come of instructions that run again by themselves:
@@ -40,6 +48,14 @@ pub fn interrupted_delivery(exit_int_info: u64) -> Option<Injection> {
         }
         _ => None,
     }
+}
+
+/// As [`interrupted_delivery`], after `vector` went in by [`encode_software`].
+pub fn interrupted_software(vector: u8, exit_int_info: u64) -> Option<Injection> {
+    if exit_int_info & (VALID | TYPE | 0xff) == encode_software(vector) {
+        return Some(Injection::Interrupt(vector));
+    }
+    interrupted_delivery(exit_int_info)
 }
 
 /// The exit for an exception intercepted by vector.
@@ -85,5 +101,15 @@ mod tests {
         assert_eq!(interrupted_delivery(0x8000_0480), None, "INT 0x80");
         assert_eq!(interrupted_delivery(0x8000_0303), None, "#BP");
         assert_eq!(interrupted_delivery(0x8000_0304), None, "#OF");
+    }
+
+    #[test]
+    fn an_interrupt_that_went_in_as_a_software_interrupt_comes_again_as_what_it_is() {
+        assert_eq!(encode_software(0x61), 0x8000_0461);
+        let after = |exit_int_info| interrupted_software(0x61, exit_int_info);
+        assert_eq!(after(0x8000_0461), Some(Injection::Interrupt(0x61)));
+        assert_eq!(after(0x461), None, "delivered");
+        assert_eq!(after(0x8000_0480), None, "delivered; then INT 0x80");
+        assert_eq!(after(encode(PF)), Some(PF), "delivered; then #PF");
     }
 }

@@ -59,7 +59,9 @@ pub struct SvmFeatures {
     pub mcommit: bool,
     /// Width of a physical address in bits.
     pub physical_bits: u32,
-    /// EVENTINJ may deliver an interrupt twice: QEMU's emulator does, if its time slice ends right after the delivery.
+    /// EVENTINJ may deliver an external interrupt twice: QEMU's emulator does, if anything makes it leave translated code (the
+    /// end of a time slice, another CPU's interrupt) before the guest's next exception or exit. Of the other types it delivers
+    /// each event once.
     pub doubles_injections: bool,
 }
 

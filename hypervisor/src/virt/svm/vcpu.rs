@@ -19,7 +19,9 @@ use crate::virt::{
 };
 
 use super::asid::AsidTag;
-use super::event::{EventQueue, encode, interrupted_delivery};
+use super::event::{
+    EventQueue, encode, encode_software, interrupted_delivery, interrupted_software,
+};
 use super::exit::{Decoded, decode};
 use super::features::SvmFlags;
 use super::npt::Npt;
@@ -50,6 +52,18 @@ struct Step {
     own: bool,
 }
 
+/// How the event of an entry goes in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Placed {
+    /// By EVENTINJ, as what it is.
+    #[default]
+    Exactly,
+    /// An interrupt, by EVENTINJ as a software interrupt.
+    Software,
+    /// An interrupt, as the virtual interrupt.
+    Virtual,
+}
+
 /// A vCPU.
 pub struct SvmVcpu {
     vmcb: Box<Vmcb>,
@@ -64,8 +78,7 @@ pub struct SvmVcpu {
     iret_at: Option<u64>,
     /// The guest makes one step for us, so that an NMI finds it where it can be taken.
     step: Option<Step>,
-    /// The event of this entry went in as a virtual interrupt.
-    virtual_interrupt: bool,
+    placed: Placed,
     asid: AsidTag,
     loaded: Option<CpuId>,
     /// Groups of the VMCB unchanged since the last entry.
@@ -86,7 +99,7 @@ impl SvmVcpu {
             nmi_masked: false,
             iret_at: None,
             step: None,
-            virtual_interrupt: false,
+            placed: Placed::Exactly,
             asid: AsidTag::default(),
             loaded: None,
             clean: 0,
@@ -212,6 +225,7 @@ impl SvmVcpu {
         entry::close();
         if word.publish(SleepState::Guest).is_err() {
             entry::reopen();
+            self.take_back_event();
             return Ok(false);
         }
         on_gate(GateEvent::Entering);
@@ -227,40 +241,74 @@ impl SvmVcpu {
         Ok(true)
     }
 
-    /// Puts the event that comes first where the processor delivers it from: EVENTINJ.
-    ///
-    /// Where that may deliver an interrupt twice, the virtual interrupt does as well: it is taken at once, since an interrupt
-    /// is queued only when the guest can take it. Not while a window is asked for, which needs the same fields.
+    /// Puts the event that comes first where the processor delivers it from.
     fn place_event(&mut self) {
         let event = self.events.first();
-        let takes_it = self.vmcb.save.rflags & RFLAGS_IF != 0 && !self.in_shadow();
-        let windowed = self.vmcb.control.intercept_misc1 & misc1::VINTR != 0;
-        let by_virtual_interrupt = self.shared.features.doubles_injections && takes_it && !windowed;
-        self.virtual_interrupt = false;
-        self.vmcb.control.event_inj = match event {
-            Some(Injection::Interrupt(vector)) if by_virtual_interrupt => {
-                self.virtual_interrupt = true;
-                self.vmcb.control.vintr |= vintr::IRQ
-                    | vintr::PRIORITY
-                    | vintr::IGNORE_TPR
-                    | u64::from(vector) << vintr::VECTOR_SHIFT;
+        let doubles = self.shared.features.doubles_injections;
+        self.placed = match event {
+            Some(Injection::Interrupt(_)) if doubles => self.undoubled(),
+            _ => Placed::Exactly,
+        };
+        self.vmcb.control.event_inj = match (event, self.placed) {
+            (Some(Injection::Interrupt(vector)), Placed::Software) => encode_software(vector),
+            (Some(Injection::Interrupt(vector)), Placed::Virtual) => {
+                let vector = u64::from(vector) << vintr::VECTOR_SHIFT;
+                self.window(Some(vintr::PRIORITY | vintr::IGNORE_TPR | vector));
+                self.intercept(misc1::VINTR, false);
                 0
             }
-            event => event.map_or(0, encode),
+            (event, _) => event.map_or(0, encode),
         };
+    }
+
+    /// How an interrupt goes in where injected ones may come twice.
+    ///
+    /// As a software interrupt where the guest's gate cannot refuse one (CPL 0) and where it is taken at once. Else as a virtual
+    /// interrupt, which waits for RFLAGS.IF by itself. That takes the place of a window, and so another interrupt may wait for
+    /// the next exit: at the latest the guest's EOI or HLT.
+    fn undoubled(&self) -> Placed {
+        let save = &self.vmcb.save;
+        let at_once = save.rflags & RFLAGS_IF != 0 && !self.in_shadow();
+        if at_once && save.cpl == 0 {
+            Placed::Software
+        } else {
+            Placed::Virtual
+        }
+    }
+
+    /// What was placed was not tried: the guest did not run.
+    fn take_back_event(&mut self) {
+        if core::mem::take(&mut self.placed) == Placed::Virtual {
+            self.window(None);
+        }
     }
 
     /// What the exit says about the event that was placed: delivered, or still to be.
     fn book_event(&mut self) {
-        let waits = self.vmcb.control.vintr & vintr::IRQ != 0;
-        if core::mem::take(&mut self.virtual_interrupt) {
-            self.window(None);
-            if waits {
-                return;
+        let info = self.vmcb.control.exit_int_info;
+        let interrupted = match (core::mem::take(&mut self.placed), self.events.first()) {
+            (Placed::Virtual, _) => {
+                let waits = self.vmcb.control.vintr & vintr::IRQ != 0;
+                self.window(None);
+                if waits {
+                    self.book_exception_alone(interrupted_delivery(info));
+                    return;
+                }
+                interrupted_delivery(info)
             }
+            (Placed::Software, Some(Injection::Interrupt(vector))) => {
+                interrupted_software(vector, info)
+            }
+            _ => interrupted_delivery(info),
+        };
+        self.events.entered(interrupted);
+    }
+
+    /// Where the virtual interrupt still waits, an exit in the midst of its delivery reports it as an exception of that vector.
+    fn book_exception_alone(&mut self, interrupted: Option<Injection>) {
+        if let Some(event @ Injection::Exception { vector: 0..32, .. }) = interrupted {
+            self.events.push(event);
         }
-        self.events
-            .entered(interrupted_delivery(self.vmcb.control.exit_int_info));
     }
 
     /// Books what the exit says about events on their way, and translates it.
@@ -302,7 +350,7 @@ impl SvmVcpu {
         let save = &mut self.vmcb.save;
         let moved = save.rip != step.rip;
         // IRET has loaded all of RFLAGS anew.
-        if !step.own && !(iret && moved) {
+        if !(step.own || iret && moved) {
             save.rflags &= !RFLAGS_TF;
         }
         let stepped = matches!(decoded, Decoded::Exit(Exit::Exception { vector: 1, .. }));

@@ -122,7 +122,7 @@ fn readings_of_64_cpus(lab: &Lab<'_>) -> Result<()> {
         .rig("run")
         .cpus(64)
         .guest("smp,vcpus=32")
-        .guest(super::guests::lightly("storm"))
+        .guest("storm")
         .guest("idle-timer")
         .word("keep")
         .limit(120)

@@ -13,10 +13,10 @@ pub fn cases() -> Vec<Case> {
     let mut cases = vec![Case::icount("guests/none-forgotten", none_forgotten)];
     for name in GUESTS {
         cases.push(Case::icount(format!("guests/{name}"), |lab| {
-            alone(lab, name, strictly(name))
+            alone(lab, name)
         }));
         cases.push(Case::real_time(format!("guests/{name}-real-time"), |lab| {
-            alone(lab, name, lightly(name))
+            alone(lab, name)
         }));
     }
     cases.push(Case::icount("guests/spin", spin));
@@ -49,7 +49,7 @@ pub fn cases() -> Vec<Case> {
                     .guest(name)
                     .is_ok_and(|kernel| kernel.end != GoodEnd::Never)
             })
-            .fold(lab.rig("run"), |rig, name| rig.guest(lightly(name)))
+            .fold(lab.rig("run"), |rig, name| rig.guest(name))
             .limit(180)
             .run()?;
         ran.ok()?;
@@ -74,27 +74,8 @@ fn none_forgotten(lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How a guest is asked for where the emulator can be relied on to deliver each interrupt once: it does so when it
-/// counts instructions, but when CPUs run side by side it now and then delivers one to a guest twice.
-fn strictly(name: &'static str) -> &'static str {
-    match name {
-        "storm" => "storm,cmdline=\"count=10000 rounds=100 doubles=fail\"",
-        name => name,
-    }
-}
-
-/// How a guest is asked for where CPUs run side by side. Under QEMU 7.2 about one full storm in ten ends in an exit whose
-/// saved registers are those of the host (see "What is known to be wrong" in the book's page on testing): a tenth of a
-/// storm meets all the same paths, and that a tenth as often.
-pub fn lightly(name: &'static str) -> &'static str {
-    match name {
-        "storm" => "storm,cmdline=\"count=1000 rounds=10 doubles=allow\"",
-        name => name,
-    }
-}
-
-fn alone(lab: &Lab<'_>, name: &str, guest: &str) -> Result<()> {
-    let mut rig = lab.rig("run").guest(guest).limit(120);
+fn alone(lab: &Lab<'_>, name: &str) -> Result<()> {
+    let mut rig = lab.rig("run").guest(name).limit(120);
     if lab.context.built.guest(name)?.end == GoodEnd::Never {
         rig = rig.word("for=3");
     }

@@ -8,48 +8,121 @@ fn vcpu() -> SvmVcpu {
     svm.new_vcpu(&npt)
 }
 
-#[test]
-fn where_injections_are_doubled_an_interrupt_goes_in_as_a_virtual_one() {
+fn doubling_vcpu() -> SvmVcpu {
     let mut vcpu = vcpu();
     Arc::get_mut(&mut vcpu.shared)
         .unwrap()
         .features
         .doubles_injections = true;
     vcpu.vmcb().save.rflags |= RFLAGS_IF;
+    vcpu
+}
+
+#[test]
+fn where_injections_are_doubled_an_interrupt_goes_in_as_a_software_interrupt() {
+    let mut vcpu = doubling_vcpu();
     vcpu.inject(Injection::Interrupt(0x55));
+    vcpu.want_window(true);
     vcpu.place_event();
-    let control = &vcpu.vmcb().control;
-    assert_eq!(control.event_inj, 0);
-    assert_eq!(
-        control.vintr,
-        0x55 << 32 | 1 << 24 | 1 << 20 | 0xf << 16 | 1 << 8
-    );
-    assert_eq!(
-        control.intercept_misc1 & misc1::VINTR,
-        0,
-        "it must not exit instead"
-    );
-    // The exit came first: it still waits, and goes in again.
+    assert_eq!(vcpu.vmcb().control.event_inj, 0x8000_0455);
+    assert_ne!(vcpu.vmcb().control.vintr & vintr::IRQ, 0, "the window");
+    // Its delivery was interrupted: it goes in again. Then it was delivered.
+    vcpu.vmcb().control.exit_int_info = 0x8000_0455;
     vcpu.book_event();
     assert!(vcpu.injection_pending());
     vcpu.place_event();
-    assert_ne!(vcpu.vmcb().control.vintr & vintr::IRQ, 0);
-    // The guest took it.
-    vcpu.vmcb().control.vintr &= !vintr::IRQ;
+    assert_eq!(vcpu.vmcb().control.event_inj, 0x8000_0455);
+    vcpu.vmcb().control.exit_int_info = 0x455;
     vcpu.book_event();
     assert!(!vcpu.injection_pending());
-    // Exceptions go by EVENTINJ, and so do interrupts while a window is asked for.
+    // All others are what they are.
+    for event in [Injection::GP0, Injection::Nmi] {
+        vcpu.inject(event);
+        vcpu.place_event();
+        assert_eq!(vcpu.vmcb().control.event_inj, encode(event));
+        vcpu.book_event();
+    }
+}
+
+#[test]
+fn where_injections_are_doubled_what_the_guest_could_refuse_goes_in_as_a_virtual_interrupt() {
+    // User mode, where a gate may refuse software interrupts; interrupts off; a shadow.
+    let cases: [fn(&mut Vmcb); 3] = [
+        |vmcb| vmcb.save.cpl = 3,
+        |vmcb| vmcb.save.rflags &= !RFLAGS_IF,
+        |vmcb| vmcb.control.interrupt_shadow = 1,
+    ];
+    for change in cases {
+        let mut vcpu = doubling_vcpu();
+        vcpu.inject(Injection::Interrupt(0x55));
+        vcpu.want_window(true);
+        change(vcpu.vmcb());
+        vcpu.place_event();
+        let control = &vcpu.vmcb().control;
+        assert_eq!(control.event_inj, 0);
+        assert_eq!(
+            control.vintr,
+            0x55 << 32 | 1 << 24 | 1 << 20 | 0xf << 16 | 1 << 8
+        );
+        assert_eq!(
+            control.intercept_misc1 & misc1::VINTR,
+            0,
+            "it must not exit instead"
+        );
+        // The exit came first: it still waits, and goes in again.
+        vcpu.book_event();
+        assert!(vcpu.injection_pending());
+        assert_eq!(vcpu.vmcb().control.vintr & vintr::IRQ, 0);
+        vcpu.place_event();
+        assert_ne!(vcpu.vmcb().control.vintr & vintr::IRQ, 0);
+        // The guest took it.
+        vcpu.vmcb().control.vintr &= !vintr::IRQ;
+        vcpu.book_event();
+        assert!(!vcpu.injection_pending());
+    }
+}
+
+#[test]
+fn an_exception_that_was_interrupted_while_a_virtual_interrupt_waits_comes_first() {
+    let fault = Injection::Exception {
+        vector: 14,
+        error: Some(2),
+    };
+    // The delivery of the virtual interrupt itself, as QEMU reports it, and that of a fault of the guest's.
+    for (info, first) in [
+        (0x8000_0355, Injection::Interrupt(0x55)),
+        (encode(fault), fault),
+    ] {
+        let mut vcpu = doubling_vcpu();
+        vcpu.vmcb().save.rflags &= !RFLAGS_IF;
+        vcpu.inject(Injection::Interrupt(0x55));
+        vcpu.place_event();
+        vcpu.vmcb().control.exit_int_info = info;
+        vcpu.book_event();
+        assert_eq!(vcpu.events.first(), Some(first), "{info:#x}");
+        vcpu.vmcb().control.exit_int_info = 0;
+        vcpu.place_event();
+        vcpu.vmcb().control.vintr &= !vintr::IRQ;
+        vcpu.book_event();
+        let left = (first == fault).then_some(Injection::Interrupt(0x55));
+        assert_eq!(vcpu.events.first(), left, "{info:#x}");
+    }
+}
+
+#[test]
+fn an_entry_that_did_not_take_place_leaves_no_virtual_interrupt_behind() {
+    let mut vcpu = doubling_vcpu();
+    vcpu.vmcb().save.cpl = 3;
+    vcpu.inject(Injection::Interrupt(0x55));
+    vcpu.place_event();
+    vcpu.take_back_event();
+    assert_eq!(vcpu.vmcb().control.vintr, 1 << 24);
+    assert!(vcpu.injection_pending());
+    // An exception that comes now goes alone.
     vcpu.inject(Injection::GP0);
     vcpu.place_event();
     assert_eq!(vcpu.vmcb().control.event_inj, encode(Injection::GP0));
-    vcpu.book_event();
-    vcpu.inject(Injection::Interrupt(0x56));
-    vcpu.want_window(true);
-    vcpu.place_event();
-    assert_eq!(
-        vcpu.vmcb().control.event_inj,
-        encode(Injection::Interrupt(0x56))
-    );
+    assert_eq!(vcpu.vmcb().control.vintr, 1 << 24);
 }
 
 #[test]
