@@ -195,9 +195,13 @@ fn an_nmi_masks_the_next_until_iret_has_run() {
     vcpu.vmcb().control.exit_code = 0x74;
     assert_eq!(vcpu.exit_for_test(), Exit::Handled);
     assert!(!vcpu.nmi_ready(), "IRET itself has not run yet");
-    vcpu.vmcb().control.interrupt_shadow = 0;
-    assert!(vcpu.nmi_ready());
     assert_eq!(vcpu.vmcb().control.intercept_misc1 & misc1::IRET, 0);
+    vcpu.vmcb().control.exit_code = 0x72;
+    assert_eq!(vcpu.exit_for_test(), Exit::Cpuid);
+    assert!(!vcpu.nmi_ready(), "RIP is still at the IRET");
+    vcpu.vmcb().save.rip += 0x10;
+    assert_eq!(vcpu.exit_for_test(), Exit::Cpuid);
+    assert!(vcpu.nmi_ready());
 }
 
 #[test]
