@@ -88,10 +88,13 @@ fn refused_bit(checks: &Checks, name: &str, cr4: u64, bit: u32) {
     );
 }
 
+/// Makes of what a register holds a value that it must not take.
+type Spoil = fn(u64) -> u64;
+
 fn msrs(checks: &Checks) {
     const EFER: u64 = 0xc000_0080;
     const NOT_CANONICAL: u64 = 1 << 47;
-    let cases: [(&str, u64, fn(u64) -> u64); 12] = [
+    let cases: [(&str, u64, Spoil); 12] = [
         ("efer-bit-63", EFER, |efer| efer | 1 << 63),
         ("efer-bit-9", EFER, |efer| efer | 1 << 9),
         ("efer-lme-while-paging", EFER, |efer| efer & !(1 << 8)),
