@@ -133,6 +133,12 @@ pub struct Options {
     pub tsc_rate: Option<TickRate>,
     /// `test.account=`: spoil the accounting.
     pub test_account: Option<AccountFault>,
+    /// `test.tsc=stops`: the TSC is set back after each sleep in which it may stop, as if it had.
+    pub test_tsc_stops: bool,
+    /// `test.timers=`: each CPU sets timers of this period, and none may be lost.
+    pub test_timers: Option<Micros>,
+    /// `test.uptime=`: days that the machine is taken to have been up before it booted.
+    pub test_uptime: Option<u32>,
     /// `test.absent-ap=`: act as if this CPU never answered.
     pub test_absent_ap: Option<CpuId>,
     /// `test.crash=`: crash on purpose.
@@ -156,6 +162,9 @@ impl Default for Options {
             ap_timeout: Micros::new(200_000),
             tsc_rate: None,
             test_account: None,
+            test_tsc_stops: false,
+            test_timers: None,
+            test_uptime: None,
             test_absent_ap: None,
             test_crash: None,
         }

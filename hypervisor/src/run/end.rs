@@ -10,6 +10,7 @@ use lull_core::wake::WakeWord;
 
 use super::counters::Reading;
 use super::guests::{self, Outcome};
+use super::probes;
 use super::start::Running;
 use crate::acpi::power;
 use crate::console::machine_channel;
@@ -35,8 +36,23 @@ pub fn finish(running: &Running) -> ! {
     guests::report_rest(running);
     keys::cstates::print(&reading, time::rate());
     reading.emit("end", BareMetal.now());
+    probes::report(running);
+    compare_clocks();
     let code = judge(running, &reading, of_vcpus);
     leave(running, code)
+}
+
+/// Says how far the TSC of this CPU is from the platform timer, if it had to be restored.
+fn compare_clocks() {
+    if let Some((by_tsc, by_platform)) = time::stopped::compare() {
+        let source = time::stopped::source().unwrap_or("nothing");
+        log::info!(
+            "since start {} us by the TSC, restored from {source}, and {} us by the platform timer",
+            time::rate().to_micros(by_tsc).get(),
+            time::rate().to_micros(by_platform).get()
+        );
+        machine_channel::clocks(source, by_tsc, by_platform);
+    }
 }
 
 /// Waits until every other CPU has left its dispatch loop, so that no guest runs on while the books are closed.

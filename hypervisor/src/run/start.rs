@@ -18,13 +18,14 @@ use lull_core::units::{CpuId, Micros, Nanos};
 use lull_core::wake::{Events, WakeWord};
 use spin::Once;
 
-use super::counters::{Asked, Row};
+use super::counters::{Asked, Row, StandIns};
 use super::guests::{self, Outcome};
-use super::{bus_masters, choose, end, hardware, hosting, msr_writes};
+use super::msr_writes::Moment;
+use super::{bus_masters, choose, end, hardware, hosting, msr_writes, probes};
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
-use crate::console::port::MachinePorts;
+use crate::console::port::{MachinePorts, Ports};
 use crate::console::records::{Boot, Where};
 use crate::console::{self, machine_channel};
 use crate::domain::DomainTable;
@@ -99,6 +100,11 @@ impl Running {
                     asked: Asked::of(&pcpu.idle),
                     times: pcpu.account.snapshot(&BareMetal),
                     hardware: pcpu.hardware.snapshot(),
+                    stand_ins: StandIns {
+                        handed_over: time::broadcast::counts(cpu).0,
+                        timer_wakes: time::broadcast::counts(cpu).1,
+                        tsc_restored: time::stopped::counts(cpu).0,
+                    },
                     dispatch: pcpu.stats.counts(),
                     posts: pcpu.wakes.counts(),
                 })
@@ -119,7 +125,7 @@ pub fn start(booted: Booted) -> ! {
         options,
         firmware,
         firmware_states,
-        apic,
+        mut apic,
         smp,
         ..
     } = booted;
@@ -131,6 +137,7 @@ pub fn start(booted: Booted) -> ! {
         .map(|cpu| cpu.index() + 1)
         .max()
         .unwrap_or(1);
+    prepare_clocks(&options, &firmware, &mut apic, cpus);
     let sched = Fair::new(cpus, domains.slots(), time::rate().ticks(SLICE));
     let machine = Machine::new(BareMetal, sched, cpus);
     for &cpu in &smp.online {
@@ -174,6 +181,48 @@ pub fn start(booted: Booted) -> ! {
     end::finish(running)
 }
 
+/// Readies what stands in for clocks that stop in deep states, if any does; says what there is, or is not.
+fn prepare_clocks(
+    options: &Options,
+    firmware: &FirmwareInfo,
+    apic: &mut apic::ApicInfo,
+    cpus: usize,
+) {
+    let stops = choose::stops(options);
+    if stops.timer {
+        let ready = match apic::id() {
+            None => Err(String::from("this CPU has no APIC id")),
+            Some(_) if stops.hpet => Err(String::from("the HPET stops there too")),
+            Some(id) => time::broadcast::init(firmware, &mut apic.io_apics, id, cpus),
+        };
+        match ready {
+            Ok(()) => log::info!(
+                "no ARAT: the HPET stands in for timers that stop in deep states ({:?})",
+                time::broadcast::ready()
+            ),
+            Err(why) => tell(
+                Where::Cpu,
+                "ARAT",
+                format_args!(
+                    "timers stop in deep states, and nothing stands in: {why}; those states are not used"
+                ),
+                "ARAT, or an HPET whose interrupt arrives",
+            ),
+        }
+    }
+    if stops.tsc {
+        time::stopped::init(firmware, stops.hpet, options.test_tsc_stops);
+        match time::stopped::source() {
+            Some(source) => log::info!(
+                "no nonstop TSC: restored from the {source} after states in which it may stop"
+            ),
+            None => log::info!(
+                "no nonstop TSC, and it cannot be restored: states in which it may stop are not used"
+            ),
+        }
+    }
+}
+
 /// Where the other CPUs come when the machine is ready.
 fn other_cpu(cpu: CpuId) -> ! {
     if let Some(running) = running() {
@@ -210,7 +259,11 @@ fn turn(running: &'static Running, cpu: CpuId) {
         &running.options,
         running.firmware_says(),
     );
-    msr_writes::perform_here(cpu, &selected.msr_writes);
+    msr_writes::perform_here(cpu, &selected.msr_writes, Moment::Start);
+    if cpu.index() == 0 {
+        msr_writes::wait_for_the_next(running, &selected.msr_writes);
+        take_cst(running, &selected);
+    }
     let c3 = |state: &CState| state.flags.contains(CStateFlags::CHECK_BUS_MASTER);
     if cpu.index() == 0 && selected.usable.states().iter().any(c3) {
         bus_masters::wake_on_request(&running.firmware.c_states.bus_masters, &MachinePorts);
@@ -231,6 +284,7 @@ fn turn(running: &'static Running, cpu: CpuId) {
     if let Some(choice) = running.choices.get(cpu.index()) {
         choice.call_once(|| selected);
     }
+    probes::start(running, cpu);
     hardware::sample(running, cpu, time::now());
     smp::calls::open();
     running
@@ -238,6 +292,14 @@ fn turn(running: &'static Running, cpu: CpuId) {
         .run(&mut idle, &hosting::Hosting::new(running, cpu));
     smp::calls::close();
     hardware::sample(running, cpu, time::now());
+}
+
+/// Tells the firmware, once, that its C-states are taken over (ACPI specification 6.5, 5.2.9, CST_CNT).
+fn take_cst(running: &Running, selected: &Selected) {
+    if let (Some(value), Some(port)) = (selected.take_cst, running.firmware.smi_command) {
+        MachinePorts.write8(port, value);
+        log::info!("_CST: taken over ({value:#x} to port {port:#x})");
+    }
 }
 
 /// The governor that is asked for. The parser has refused names of which there is none.

@@ -63,7 +63,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 27] = [
+pub const OPTIONS: [OptionSpec; 30] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -316,6 +316,33 @@ pub const OPTIONS: [OptionSpec; 27] = [
                     ("double", AccountFault::Double),
                 ],
             )?);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.tsc",
+        "stops",
+        "testing: set the TSC back after each sleep in which it may stop, as if it had",
+        |options, value| {
+            options.test_tsc_stops = one_of(value, &[("stops", true)])?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.timers",
+        "MICROSECONDS from 100 to 1000000",
+        "testing: timers of this period on each CPU; the end says how many came, and how late",
+        |options, value| {
+            options.test_timers = Some(Micros::new(number(value, 100..=1_000_000)?));
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.uptime",
+        "DAYS from 1 to 100000",
+        "testing: as if the machine had been up for so long before it booted",
+        |options, value| {
+            options.test_uptime = u32::try_from(number(value, 1..=100_000)?).ok();
             Ok(())
         },
     ),
