@@ -123,7 +123,7 @@ pub struct Options {
     pub keep: bool,
     /// `no-guests`: an idle machine is asked for.
     pub no_guests: bool,
-    /// `maxcpus=`: start no more CPUs than this, the boot CPU included.
+    /// `maxcpus=`: run on no more CPUs than this, the boot CPU included.
     pub max_cpus: Option<usize>,
     /// `machine-channel=`: write JSON lines to port 0xE9.
     pub machine_channel: bool,

@@ -3,6 +3,7 @@
 //! Decided once, at the start, from CPUID ([`Around::of`]); the union of all CPUs' needs holds for each of them, since a
 //! machine has one kind of CPU. Read on every idle entry, so it is one byte.
 
+use core::fmt;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use lull_core::cstate::select::Registers;
@@ -27,6 +28,15 @@ bitflags::bitflags! {
 const MDS_NO: u64 = 1 << 5;
 
 static NEEDS: AtomicU8 = AtomicU8::new(0);
+
+impl fmt::Display for Around {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("nothing");
+        }
+        bitflags::parser::to_writer(self, f)
+    }
+}
 
 impl Around {
     /// The needs that CPUID tells of. `capabilities` is IA32_ARCH_CAPABILITIES (MSR 0x10A), asked for where it exists.
@@ -98,6 +108,9 @@ mod tests {
         let (md_clear, told) = (1 << 10, 1 << 29);
         let needs = |edx, value| Around::of(cpu(edx, None), || value);
         assert_eq!(needs(0, None), Around::empty());
+        assert_eq!(Around::empty().to_string(), "nothing");
+        let both = Around::CLEAR_BUFFERS | Around::TPAUSE;
+        assert_eq!(both.to_string(), "CLEAR_BUFFERS | TPAUSE");
         assert_eq!(needs(md_clear, None), Around::CLEAR_BUFFERS);
         assert_eq!(needs(md_clear | told, Some(0)), Around::CLEAR_BUFFERS);
         assert_eq!(needs(md_clear | told, Some(MDS_NO)), Around::empty());

@@ -43,6 +43,7 @@ pub fn states(cpu: CpuId, online: &[CpuId], options: &Options, firmware: Firmwar
     if cpu.index() == 0 && around.contains(Around::TPAUSE) {
         log::info!("POLL waits by TPAUSE");
     }
+    log::debug!("{cpu}: around each sleep: {around}");
     log_choice(cpu, &selected);
     selected
 }

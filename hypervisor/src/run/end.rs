@@ -141,6 +141,11 @@ const PARKED_WAKES: u32 = 10_000;
 /// else in HLT.
 pub fn parked(running: &Running, cpu: CpuId) -> ! {
     PARKED.fetch_add(1, Ordering::AcqRel);
+    park(running, cpu)
+}
+
+/// The same, for a CPU that nobody waits for.
+pub fn park(running: &Running, cpu: CpuId) -> ! {
     let own = || running.choice(cpu);
     // A CPU that was left out has chosen nothing: the others' choice holds for it, as far as its own test bears it out.
     let choice = own().or_else(|| {
@@ -150,7 +155,9 @@ pub fn parked(running: &Running, cpu: CpuId) -> ! {
             .find_map(|&other| running.choice(other))
     });
     let proven = cpu::this().mwait_test().masked == MwaitVerdict::Works;
-    if let (Some(EntryMethod::Mwait { hint, .. }), true) = (choice.map(Selected::park), proven) {
+    let method = choice.map_or(EntryMethod::Halt, Selected::park);
+    if let (EntryMethod::Mwait { hint, .. }, true) = (method, proven) {
+        log::debug!("{cpu}: parked by {method}");
         BareMetal.cancel();
         let nobody_posts = WakeWord::new();
         for _ in 0..PARKED_WAKES {
@@ -161,5 +168,6 @@ pub fn parked(running: &Running, cpu: CpuId) -> ! {
             BareMetal.interrupt_window();
         }
     }
+    log::debug!("{cpu}: parked by HLT");
     cpu::sleep::stop_for_ever()
 }

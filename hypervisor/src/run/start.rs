@@ -137,6 +137,7 @@ pub fn start(booted: Booted) -> ! {
         .map(|cpu| cpu.index() + 1)
         .max()
         .unwrap_or(1);
+    let parked = smp.parked;
     prepare_clocks(&options, &firmware, &mut apic, cpus);
     let sched = Fair::new(cpus, domains.slots(), time::rate().ticks(SLICE));
     let machine = Machine::new(BareMetal, sched, cpus);
@@ -162,12 +163,8 @@ pub fn start(booted: Booted) -> ! {
     open_console(running, apic.io_apics);
 
     let boot_cpu = BareMetal.cpu();
-    let others: Vec<CpuId> = running
-        .online
-        .iter()
-        .copied()
-        .filter(|&cpu| cpu != boot_cpu)
-        .collect();
+    let all = running.online.iter().chain(&parked).copied();
+    let others: Vec<CpuId> = all.filter(|&cpu| cpu != boot_cpu).collect();
     smp::release(&others, other_cpu);
     guests::start(running);
     if let Some(seconds) = running.options.run_for {
@@ -226,6 +223,9 @@ fn prepare_clocks(
 /// Where the other CPUs come when the machine is ready.
 fn other_cpu(cpu: CpuId) -> ! {
     if let Some(running) = running() {
+        if !running.online.contains(&cpu) {
+            park_unused(running, cpu);
+        }
         let enabled = running
             .backend
             .as_ref()
@@ -237,6 +237,14 @@ fn other_cpu(cpu: CpuId) -> ! {
         end::parked(running, cpu);
     }
     cpu::sleep::stop_for_ever()
+}
+
+/// A CPU that runs nothing goes as deep as the boot CPU's choice of C-states allows, once that is made.
+fn park_unused(running: &Running, cpu: CpuId) -> ! {
+    while running.choice(CpuId::new(0)).is_none() {
+        core::hint::spin_loop();
+    }
+    end::park(running, cpu)
 }
 
 /// A CPU on which virtualization cannot be switched on runs nothing.

@@ -271,7 +271,7 @@ pub const OPTIONS: [OptionSpec; 30] = [
     OptionSpec::new(
         "maxcpus",
         "N from 1 to 256",
-        "start no more CPUs than this",
+        "run on no more CPUs than this, and park the others",
         |options, value| {
             options.max_cpus = usize::try_from(number(value, 1..=MAX_CPUS as u64)?).ok();
             Ok(())
