@@ -113,10 +113,10 @@ pub fn boot_cpu(loader_data: LoaderData) -> ! {
         tell(Where::Cpu, "start", problem, "CPUs that can be started");
     }
     log::info!(
-        "smp: {} CPUs online, {} failed, {} left out",
+        "smp: {} CPUs online, {} failed, {} to be parked",
         smp.online.len(),
         smp.failed.len(),
-        smp.left_out
+        smp.parked.len()
     );
 
     test_stores(&smp);

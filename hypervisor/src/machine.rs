@@ -1,13 +1,13 @@
 //! The machine, as `lull-core` asks for it: clock, one-shot, sleeps and IPIs of the CPU that asks.
 //!
 //! Every method is called on the CPU it is about, with interrupts off, and returns with interrupts off.
-//! Also here: the three interrupt handlers that a running machine has. They stamp (the entry stub did), count, post to
+//! Also here: the interrupt handlers that a running machine has. They stamp (the entry stub did), count, post to
 //! their own CPU's wake word, and end the interrupt; they take no lock.
 #![cfg(target_os = "none")]
 
 use lull_core::cstate::{CStateFlags, MwaitHint};
 use lull_core::platform::{Clock, Ipi, IrqGate, OneShot, Platform, Sleeper};
-use lull_core::units::{CpuId, CpuSet, TickRate, Ticks};
+use lull_core::units::{CpuId, CpuSet, Nanos, TickRate, Ticks};
 use lull_core::wake::{Cause, Events, WakeWord};
 
 use crate::apic::{self, ipi, timer, vector};
@@ -17,6 +17,9 @@ use crate::cpu::interrupts::{self, IrqContext, RegisterError};
 use crate::cpu::{self, sleep};
 use crate::run::bus_masters::{self, Arbiter};
 use crate::{console, run, time};
+
+/// How long a poll waits between two looks at its wake word: it notices nothing by itself, and POLL has no latency to speak of.
+const LOOK_EVERY: Nanos = Nanos::new(500);
 
 static ARBITER: Arbiter = Arbiter::new();
 
@@ -56,7 +59,15 @@ impl Sleeper for BareMetal {
         })
     }
 
+    fn longest_stay(&self, flags: CStateFlags) -> Option<Nanos> {
+        let stops = flags.contains(CStateFlags::TSC_STOPS);
+        time::stopped::longest().filter(|_| stops)
+    }
+
     fn prepare(&self, flags: CStateFlags) {
+        if flags.contains(CStateFlags::TIMER_STOPS) {
+            time::broadcast::hand_over(self.cpu());
+        }
         let around = Around::required();
         if flags.contains(CStateFlags::INIT_XSTATE) {
             cpu::safe::release_tiles();
@@ -73,12 +84,21 @@ impl Sleeper for BareMetal {
         if flags.contains(CStateFlags::CLEAR_SPEC_CTRL) && around.contains(Around::SPEC_CTRL) {
             cpu::this().lay_down_spec_ctrl();
         }
+        if flags.contains(CStateFlags::TSC_STOPS) {
+            time::stopped::note(self.cpu());
+        }
         if around.contains(Around::CLEAR_BUFFERS) {
             sleep::clear_buffers();
         }
     }
 
     fn recover(&self, flags: CStateFlags) {
+        if flags.contains(CStateFlags::TSC_STOPS) {
+            time::stopped::restore(self.cpu());
+        }
+        if flags.contains(CStateFlags::TIMER_STOPS) {
+            time::broadcast::take_back(self.cpu());
+        }
         if flags.contains(CStateFlags::CLEAR_SPEC_CTRL) {
             cpu::this().take_up_spec_ctrl();
         }
@@ -116,7 +136,11 @@ impl Sleeper for BareMetal {
 
     fn poll(&self) {
         sleep::open_window();
-        core::hint::spin_loop();
+        if Around::required().contains(Around::TPAUSE) {
+            sleep::tpause((time::now() + time::rate().ticks(LOOK_EVERY)).get());
+        } else {
+            core::hint::spin_loop();
+        }
     }
 
     fn interrupt_window(&self) {
@@ -150,6 +174,7 @@ impl Platform for BareMetal {
 /// Somebody else has one of the vectors: a mistake of ours.
 pub fn register_interrupts() -> Result<(), RegisterError> {
     interrupts::register(vector::TIMER, on_timer)?;
+    interrupts::register(vector::BROADCAST, on_broadcast)?;
     interrupts::register(vector::EVENT_CHECK, on_event_check)?;
     interrupts::register(vector::CONSOLE, on_console)
 }
@@ -160,6 +185,13 @@ fn on_timer(_: &mut IrqContext) {
     if timer::on_interrupt(cpu) == timer::Fired::Due {
         post_to_own(Events::TIMER, Cause::OwnTimer);
     }
+    apic::eoi();
+}
+
+/// The timer that stands in for others: the dispatch loop looks for whom.
+fn on_broadcast(_: &mut IrqContext) {
+    time::broadcast::on_interrupt();
+    post_to_own(Events::TIMER, Cause::Vector(vector::BROADCAST));
     apic::eoi();
 }
 

@@ -24,6 +24,8 @@ mod host_memory;
 #[cfg(target_os = "none")]
 pub mod hosting;
 #[cfg(target_os = "none")]
+mod probes;
+#[cfg(target_os = "none")]
 mod start;
 #[cfg(target_os = "none")]
 mod wake_tests;

@@ -69,6 +69,7 @@ fn boot(runs: u32) -> Result<()> {
         console: Console::File(dir.join("console.txt")),
         debugcon: dir.join("channel.jsonl"),
         acpi_tables: Vec::new(),
+        board: crate::qemu::BOARD,
         gdb: false,
     };
     let mut times = Vec::new();

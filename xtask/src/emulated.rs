@@ -47,6 +47,7 @@ impl Emulated<'_> {
             On::Qemu { version, accel } => {
                 let machine = Machine {
                     version: *version,
+                    board: crate::qemu::BOARD,
                     accel: *accel,
                     cpu: Cpu::Default,
                     cpus: self.cpus,

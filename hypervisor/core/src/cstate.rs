@@ -52,7 +52,7 @@ impl EntryMethod {
             EntryMethod::Mwait {
                 gate: IrqGate::Masked,
                 ..
-            }
+            } | EntryMethod::IoRead(_)
         )
     }
 }

@@ -67,6 +67,17 @@ pub trait Runner {
     /// The queue of cross-CPU calls has entries.
     fn call(&self) {}
 
+    /// TIMER was posted to this pCPU: a timer that stands in for others may have interrupted here.
+    fn timer(&self) {}
+
+    /// The deadline that was set by [`Machine::set_probe_timer`] was reached.
+    fn probe(&self, deadline: Ticks) {
+        let _ = deadline;
+    }
+
+    /// The deadline that was set by [`Machine::set_late_writes`] was reached.
+    fn late_writes(&self) {}
+
     /// The pCPU comes out of a sleep, at this time. Whatever it does delays what woke the pCPU.
     fn woken(&self, now: Ticks) {
         let _ = now;

@@ -27,8 +27,10 @@ use crate::units::{Nanos, Ticks};
 use crate::wake::{Events, SleepState, Taken, WakeWord};
 
 mod control;
+mod stopped_tsc;
 
 pub use control::IdleControl;
+pub use stopped_tsc::{ClockPair, PlatformTimer};
 
 /// Whether stores end a sleep in MWAIT on this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,7 +162,11 @@ impl<G: Governor> CpuIdle<G> {
         let flags = self.table.state(entered).flags;
         let stay = match method {
             EntryMethod::Poll => longest_poll(&context, selection),
-            _ => selection.limit,
+            _ => selection
+                .limit
+                .into_iter()
+                .chain(platform.longest_stay(flags))
+                .min(),
         };
         let limit_at = stay.map(|limit| now + platform.rate().ticks(limit));
         // A poll looks at its limit by itself; every other stay is ended by the one-shot.

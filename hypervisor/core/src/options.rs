@@ -127,7 +127,7 @@ pub struct Options {
     pub keep: bool,
     /// `no-guests`: an idle machine is asked for.
     pub no_guests: bool,
-    /// `maxcpus=`: start no more CPUs than this, the boot CPU included.
+    /// `maxcpus=`: run on no more CPUs than this, the boot CPU included.
     pub max_cpus: Option<usize>,
     /// `machine-channel=`: write JSON lines to port 0xE9.
     pub machine_channel: bool,
@@ -137,6 +137,12 @@ pub struct Options {
     pub tsc_rate: Option<TickRate>,
     /// `test.account=`: spoil the accounting.
     pub test_account: Option<AccountFault>,
+    /// `test.tsc=stops`: the TSC is set back after each sleep in which it may stop, as if it had.
+    pub test_tsc_stops: bool,
+    /// `test.timers=`: each CPU sets timers of this period, and none may be lost.
+    pub test_timers: Option<Micros>,
+    /// `test.uptime=`: days that the machine is taken to have been up before it booted.
+    pub test_uptime: Option<u32>,
     /// `test.absent-ap=`: act as if this CPU never answered.
     pub test_absent_ap: Option<CpuId>,
     /// `test.crash=`: crash on purpose.
@@ -161,6 +167,9 @@ impl Default for Options {
             ap_timeout: Micros::new(200_000),
             tsc_rate: None,
             test_account: None,
+            test_tsc_stops: false,
+            test_timers: None,
+            test_uptime: None,
             test_absent_ap: None,
             test_crash: None,
         }

@@ -5,7 +5,7 @@
 //!
 //! Contract that every implementation keeps:
 //! - All calls are made **on** the CPU they are about, with interrupts off, and return with interrupts off.
-//! - [`Sleeper::mwait`] with [`IrqGate::Open`], [`Sleeper::halt`], [`Sleeper::io_read`] and [`Sleeper::poll`] contain
+//! - [`Sleeper::mwait`] with [`IrqGate::Open`], [`Sleeper::halt`] and [`Sleeper::poll`] contain
 //!   both the STI and the closing CLI. The core never opens interrupts around a sleep by itself, so no window can exist
 //!   between the last check for work and the sleep.
 //! - Any sleep may end early, without a reason. None may outlast an interrupt, an expired one-shot, or (while the
@@ -14,7 +14,7 @@
 //!   [`WakeWord`], and acknowledge. They take no lock, and switch to nothing.
 
 use crate::cstate::{CStateFlags, MwaitHint};
-use crate::units::{CpuId, CpuSet, TickRate, Ticks};
+use crate::units::{CpuId, CpuSet, Nanos, TickRate, Ticks};
 use crate::wake::WakeWord;
 
 /// The time stamp counter of this CPU, the same on all CPUs.
@@ -52,11 +52,18 @@ pub trait Sleeper {
     /// Has a bus master been active since the last call? Also `true` where nobody can tell.
     fn bus_master_active(&self) -> bool;
 
-    /// Does what a state's flags (`INIT_XSTATE`, `FLUSH_CACHES`, `CLEAR_SPEC_CTRL`) and the CPU itself need before the sleep.
+    /// The longest stay in a state with these flags after which the clocks can still be put right; `None` for any.
+    fn longest_stay(&self, flags: CStateFlags) -> Option<Nanos> {
+        let _ = flags;
+        None
+    }
+
+    /// Does what a state's flags and the CPU itself need before the sleep: tiles, caches and SPEC_CTRL, and for
+    /// `TIMER_STOPS` and `TSC_STOPS` handing the deadline over, and noting the time by a clock that runs on.
     /// Comes before [`arm_monitor`](Self::arm_monitor), which it may disarm on some CPUs.
     fn prepare(&self, flags: CStateFlags);
 
-    /// Undoes what [`prepare`](Self::prepare) changed. Once for each call of it, whether the CPU slept or not.
+    /// Undoes what [`prepare`](Self::prepare) changed, and puts a TSC right that has stopped: before anything reads it. Once for each call of it, whether the CPU slept or not.
     fn recover(&self, flags: CStateFlags);
 
     /// Arms the monitor hardware on a wake word: the next [`mwait`](Self::mwait) ends when somebody stores to it.
@@ -68,7 +75,7 @@ pub trait Sleeper {
     /// Sleeps by `sti; hlt; cli` until an interrupt, which is taken inside.
     fn halt(&self);
 
-    /// Sleeps by a read from an ACPI `P_LVLx` port until an interrupt, which is taken before this returns.
+    /// Sleeps by a read from an ACPI `P_LVLx` port, with interrupts off, until one is pending. It is not taken.
     ///
     /// `settle`: read the PM timer directly after it, for chipsets that stop the CPU late.
     fn io_read(&self, port: u16, settle: bool);

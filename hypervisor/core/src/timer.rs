@@ -14,6 +14,10 @@ use crate::units::{Ticks, VcpuId};
 use alloc::vec::Vec;
 use core::fmt;
 
+mod broadcast;
+
+pub use broadcast::Broadcast;
+
 /// What a deadline is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TimerKey {
@@ -23,18 +27,24 @@ pub enum TimerKey {
     RunFor,
     /// The next look at the console's input.
     Console,
+    /// The next of the timers that a test sets, to see that none is lost.
+    Probe,
+    /// MSR writes that wait for their time.
+    LateWrites,
     /// The next interrupt of a vCPU's virtual timer.
     Vcpu(VcpuId),
 }
 
 impl TimerKey {
-    const FIXED: usize = 3;
+    const FIXED: usize = 5;
 
     const fn slot(self) -> usize {
         match self {
             TimerKey::Slice => 0,
             TimerKey::RunFor => 1,
             TimerKey::Console => 2,
+            TimerKey::Probe => 3,
+            TimerKey::LateWrites => 4,
             TimerKey::Vcpu(vcpu) => Self::FIXED.saturating_add(vcpu.index()),
         }
     }
@@ -44,6 +54,8 @@ impl TimerKey {
             0 => TimerKey::Slice,
             1 => TimerKey::RunFor,
             2 => TimerKey::Console,
+            3 => TimerKey::Probe,
+            4 => TimerKey::LateWrites,
             slot => TimerKey::Vcpu(VcpuId::new((slot - Self::FIXED) as u32)),
         }
     }

@@ -59,6 +59,10 @@ pub(super) fn read<M: PhysMem>(
             is_32_bit: flags.pm_timer_is_32_bit(),
         });
 
+    info.smi_command = u16::try_from(fadt.smi_cmd_port)
+        .ok()
+        .filter(|port| *port != 0);
+
     if flags.supports_system_reset_via_fadt() {
         let register = fadt
             .reset_register()

@@ -84,6 +84,8 @@ pub struct FirmwareInfo {
     pub overrides: Vec<Override>,
     /// The HPET, if there is one in memory space.
     pub hpet: Option<HpetEntry>,
+    /// SMI_CMD, where the firmware is told what is taken over from it.
+    pub smi_command: Option<u16>,
     /// The PM timer, if there is one at a port.
     pub pm_timer: Option<PmTimer>,
     /// How to reset the machine.

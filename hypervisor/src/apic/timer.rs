@@ -113,6 +113,16 @@ pub fn cancel(cpu: CpuId) {
     }
 }
 
+/// As [`cancel`]; gives the deadline that was armed, for another timer to take over.
+pub fn suspend(cpu: CpuId) -> Option<Ticks> {
+    let deadline = DEADLINES.get(cpu.index())?.0.load(Ordering::Relaxed);
+    if deadline == NONE {
+        return None;
+    }
+    cancel(cpu);
+    Some(Ticks::new(deadline))
+}
+
 /// What the handler of [`vector::TIMER`](super::vector::TIMER) calls. It ends the interrupt itself.
 pub fn on_interrupt(cpu: CpuId) -> Fired {
     let (Some(apic), Some(slot)) = (local::get(), DEADLINES.get(cpu.index())) else {

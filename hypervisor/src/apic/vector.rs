@@ -4,6 +4,8 @@
 pub const PIC: u8 = 0x20;
 /// Console input.
 pub const CONSOLE: u8 = 0x40;
+/// The timer that stands in for one-shots that stop.
+pub const BROADCAST: u8 = 0xEE;
 /// One-shot timer.
 pub const TIMER: u8 = 0xEF;
 /// "Look at your wake word": above the timer, so that a waker never waits behind it.

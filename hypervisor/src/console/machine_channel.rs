@@ -6,7 +6,10 @@
 use super::json::ByteSink;
 use super::lock::OutputLock;
 use super::port::{MachinePorts, Ports};
-use super::records::{AcpiCst, Boot, CommandAnswer, CpuRows, End, Figure, Guest, Problem, cstates};
+use super::records::{
+    self, AcpiCst, Boot, CommandAnswer, CpuRows, End, Figure, Guest, ProbeRow, Problem, cstates,
+    timers,
+};
 use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, Ordering};
 use lull_core::units::Ticks;
@@ -73,6 +76,16 @@ pub fn guest(record: &Guest<'_>) {
 /// Emits a `figure` record.
 pub fn figure(record: &Figure<'_>) {
     emit(|sink| record.write(sink));
+}
+
+/// Emits a `timers` record.
+pub fn probes(period: Ticks, rows: &[ProbeRow]) {
+    emit(|sink| timers(sink, period, rows));
+}
+
+/// Emits a `clocks` record.
+pub fn clocks(source: &str, by_tsc: Ticks, by_platform: Ticks) {
+    emit(|sink| records::clocks(sink, source, by_tsc, by_platform));
 }
 
 /// Emits a `command` record.

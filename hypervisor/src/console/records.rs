@@ -4,6 +4,7 @@
 //! Times in `cstates` are TSC ticks; `boot` carries the rate.
 use super::json::{self, Array, ByteSink, Object};
 use crate::acpi::cst::{FirmwareStates, Group};
+use crate::run::counters::StandIns;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Display;
@@ -141,6 +142,44 @@ impl<N: Display, W: Display, E: Display> Problem<N, W, E> {
                 .str("expected", &self.expected);
         });
     }
+}
+
+/// The timers that `test.timers=` set on one CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeRow {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// How many came.
+    pub came: u64,
+    /// Periods in which none came, since the one before was late.
+    pub skipped: u64,
+    /// How late the latest was.
+    pub latest: Ticks,
+}
+
+/// Writes what became of the timers of `test.timers=`.
+pub fn timers<S: ByteSink>(sink: &mut S, period: Ticks, rows: &[ProbeRow]) {
+    record(sink, "timers", |o| {
+        o.u64("period", period.get()).array("cpus", |a| {
+            for row in rows {
+                a.object(|o| {
+                    o.u64("cpu", row.cpu.index() as u64)
+                        .u64("came", row.came)
+                        .u64("skipped", row.skipped)
+                        .u64("latest", row.latest.get());
+                });
+            }
+        });
+    });
+}
+
+/// Writes how long the run took by the boot CPU's TSC, which was restored from `source`, and by the platform timer.
+pub fn clocks<S: ByteSink>(sink: &mut S, source: &str, by_tsc: Ticks, by_platform: Ticks) {
+    record(sink, "clocks", |o| {
+        o.str("source", source)
+            .u64("tsc", by_tsc.get())
+            .u64("platform", by_platform.get());
+    });
 }
 
 /// A command of the console, and what came of it.
@@ -403,6 +442,8 @@ pub struct CpuTotals<'a> {
     pub states: &'a [StateRow<'a>],
     /// What the hardware has counted.
     pub hardware: &'a HwSnapshot,
+    /// What stood in for clocks that stop.
+    pub stand_ins: StandIns,
 }
 
 impl CpuTotals<'_> {
@@ -443,6 +484,11 @@ impl CpuTotals<'_> {
             });
         if self.hardware.iter().next().is_some() {
             o.object("hardware", |o| hardware(o, self.hardware));
+        }
+        if self.stand_ins != StandIns::default() {
+            o.u64("timer_handed_over", self.stand_ins.handed_over)
+                .u64("timer_broadcast_wakes", self.stand_ins.timer_wakes)
+                .u64("tsc_restored", self.stand_ins.tsc_restored);
         }
     }
 }
@@ -664,6 +710,7 @@ mod tests {
                 posts: &[],
                 states,
                 hardware,
+                stand_ins: StandIns::default(),
             }
         }
         let account = HwAccount::new();

@@ -3,6 +3,7 @@
 //! Decided once, at the start, from CPUID ([`Around::of`]); the union of all CPUs' needs holds for each of them, since a
 //! machine has one kind of CPU. Read on every idle entry, so it is one byte.
 
+use core::fmt;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use lull_core::cstate::select::Registers;
@@ -18,6 +19,8 @@ bitflags::bitflags! {
         const CLEAR_BUFFERS = 1 << 1;
         /// IA32_SPEC_CTRL exists.
         const SPEC_CTRL = 1 << 2;
+        /// TPAUSE exists: a poll waits in C0.1 between two looks.
+        const TPAUSE = 1 << 3;
     }
 }
 
@@ -26,10 +29,20 @@ const MDS_NO: u64 = 1 << 5;
 
 static NEEDS: AtomicU8 = AtomicU8::new(0);
 
+impl fmt::Display for Around {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("nothing");
+        }
+        bitflags::parser::to_writer(self, f)
+    }
+}
+
 impl Around {
     /// The needs that CPUID tells of. `capabilities` is IA32_ARCH_CAPABILITIES (MSR 0x10A), asked for where it exists.
     ///
-    /// Sources: Intel SDM, volume 2, CPUID leaf 7 EDX bits 10 (MD_CLEAR), 26 (IBRS), 29; AMD, CPUID Fn8000_0021 EAX bit 5
+    /// Sources: Intel SDM, volume 2, CPUID leaf 7 ECX bit 5 (WAITPKG), EDX bits 10 (MD_CLEAR), 26 (IBRS),
+    /// 29; AMD, CPUID Fn8000_0021 EAX bit 5
     /// (VERW_CLEAR) and ECX bits 1 and 2 (not open to TSA).
     pub fn of(
         read: impl Fn(u32, u32) -> Registers,
@@ -52,6 +65,7 @@ impl Around {
         let tsa = amd.eax & 1 << 5 != 0 && amd.ecx & 0b110 != 0b110;
         needs.set(Self::CLEAR_BUFFERS, mds || tsa);
         needs.set(Self::SPEC_CTRL, seven.edx & 1 << 26 != 0);
+        needs.set(Self::TPAUSE, seven.ecx & 1 << 5 != 0);
         needs
     }
 
@@ -94,12 +108,25 @@ mod tests {
         let (md_clear, told) = (1 << 10, 1 << 29);
         let needs = |edx, value| Around::of(cpu(edx, None), || value);
         assert_eq!(needs(0, None), Around::empty());
+        assert_eq!(Around::empty().to_string(), "nothing");
+        let both = Around::CLEAR_BUFFERS | Around::TPAUSE;
+        assert_eq!(both.to_string(), "CLEAR_BUFFERS | TPAUSE");
         assert_eq!(needs(md_clear, None), Around::CLEAR_BUFFERS);
         assert_eq!(needs(md_clear | told, Some(0)), Around::CLEAR_BUFFERS);
         assert_eq!(needs(md_clear | told, Some(MDS_NO)), Around::empty());
         // What cannot be read is no promise.
         assert_eq!(needs(md_clear | told, None), Around::CLEAR_BUFFERS);
         assert_eq!(needs(1 << 26, None), Around::SPEC_CTRL);
+    }
+
+    #[test]
+    fn a_poll_pauses_where_it_can() {
+        let cpu = |leaf, _| Registers {
+            eax: if leaf == 0 { 7 } else { 0 },
+            ecx: if leaf == 7 { 1 << 5 } else { 0 },
+            ..Registers::default()
+        };
+        assert_eq!(Around::of(cpu, || None), Around::TPAUSE);
     }
 
     #[test]

@@ -97,10 +97,8 @@ pub fn sti_mwait_cli(hint: MwaitHint) {
     }
 }
 
-/// Reads a `P_LVLx` port to enter the C-state behind it, then opens a window for the interrupt that ended it.
-///
-/// The sleep itself is entered with interrupts off (the chipset breaks on a pending interrupt), so that the
-/// last check before it holds.
+/// Reads a `P_LVLx` port to enter the C-state behind it, with interrupts off: the chipset breaks on a pending interrupt, which is
+/// not taken here.
 ///
 /// `settle`: the PM timer, read once directly after it, for chipsets that stop the CPU late.
 #[inline]
@@ -113,7 +111,23 @@ pub fn io_read(port: u16, settle: Option<u16>) {
             asm!("in eax, dx", in("dx") port, out("eax") _, options(nostack, preserves_flags))
         };
     }
-    open_window();
+}
+
+/// TPAUSE in C0.1, the lighter of its two states, until the TSC reaches `until` or an interrupt is pending. Interrupts stay off.
+///
+/// Only where CPUID offers WAITPKG. The operating system's limit (IA32_UMWAIT_CONTROL) may end it earlier.
+#[inline]
+pub fn tpause(until: u64) {
+    // SAFETY: it only waits. Bit 0 of the operand chooses C0.1.
+    unsafe {
+        asm!(
+            "tpause ecx",
+            in("ecx") 1,
+            in("eax") until as u32,
+            in("edx") (until >> 32) as u32,
+            options(nomem, nostack)
+        );
+    }
 }
 
 /// `sti; nop; cli`: takes whatever interrupt is pending now.

@@ -22,6 +22,19 @@ pub fn print() {
         Some(hz) => dumpln!("one-shot: local APIC counter at {} kHz", hz / 1000),
         None => dumpln!("one-shot: TSC-deadline"),
     }
+    match time::broadcast::ready() {
+        Some(how) => dumpln!(
+            "the HPET stands in for one-shots that stop in deep states ({how:?}), {} interrupts",
+            time::broadcast::interrupts()
+        ),
+        None => dumpln!("nothing stands in for one-shots"),
+    }
+    match time::stopped::source() {
+        Some(source) => {
+            dumpln!("the TSC is restored from the {source} after states in which it may stop")
+        }
+        None => dumpln!("the TSC is not restored"),
+    }
 }
 
 const fn yes(is: bool) -> &'static str {

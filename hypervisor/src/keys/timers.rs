@@ -23,6 +23,8 @@ pub fn print(running: &'static Running) {
                 TimerKey::Slice => text::<32>(format_args!("slice")),
                 TimerKey::RunFor => text(format_args!("end of the run")),
                 TimerKey::Console => text(format_args!("console")),
+                TimerKey::Probe => text(format_args!("test")),
+                TimerKey::LateWrites => text(format_args!("MSR writes")),
                 TimerKey::Vcpu(v) => text(format_args!("APIC timer of {}", vcpu_name(running, v))),
             };
             dumpln!(

@@ -3,14 +3,14 @@
 use alloc::vec::Vec;
 
 use lull_core::cstate::select::{
-    self, CpuFacts, Firmware, MsrValues, Query, Registers, Selected, Topology,
+    self, CpuFacts, Firmware, MsrValues, Query, Registers, Selected, Support, Topology,
 };
 use lull_core::options::Options;
 use lull_core::units::CpuId;
 use raw_cpuid::{CpuIdReader, CpuIdReaderNative};
 
 use crate::cpu::around::Around;
-use crate::{apic, cpu};
+use crate::{apic, cpu, time};
 
 const ARCH_CAPABILITIES: u32 = 0x10A;
 
@@ -19,21 +19,8 @@ const ARCH_CAPABILITIES: u32 = 0x10A;
 /// Called once on each CPU, before it idles for the first time. `online`: all CPUs that run. `firmware`: what its
 /// tables and its code said, the same for all CPUs.
 pub fn states(cpu: CpuId, online: &[CpuId], options: &Options, firmware: Firmware<'_>) -> Selected {
-    let leaves = |leaf, sub| {
-        let said = CpuIdReaderNative.cpuid2(leaf, sub);
-        let said = Registers {
-            eax: said.eax,
-            ebx: said.ebx,
-            ecx: said.ecx,
-            edx: said.edx,
-        };
-        options.cstates.override_leaf(leaf, said)
-    };
-    let facts = CpuFacts::from_cpuid(leaves, cpu::mwait::found());
-    let mut msrs = MsrValues::default();
-    for &msr in MsrValues::wanted(&facts.identity) {
-        msrs.set(msr, cpu::safe::rdmsr(msr).ok());
-    }
+    let leaves = |leaf, sub| leaf_of(options, leaf, sub);
+    let (facts, msrs) = this_cpu(options);
     let apic_ids: Vec<u32> = online
         .iter()
         .filter_map(|&cpu| apic::ipi::apic_id(cpu))
@@ -42,14 +29,70 @@ pub fn states(cpu: CpuId, online: &[CpuId], options: &Options, firmware: Firmwar
         msrs,
         topology: Topology::from_cpuid(leaves, &apic_ids),
         firmware,
+        support: Support {
+            timer_broadcast: time::broadcast::ready().is_some(),
+            restores_tsc: time::stopped::source().is_some(),
+            directed_eoi: false,
+        },
         ..Query::new(facts, options.idle, &options.cstates)
     };
     let selected = select::select(&query);
     let mut around = Around::of(leaves, || cpu::safe::rdmsr(ARCH_CAPABILITIES).ok());
     around.set(Around::FLUSH_LINE, selected.flush_before_monitor);
     around.require();
+    if cpu.index() == 0 && around.contains(Around::TPAUSE) {
+        log::info!("POLL waits by TPAUSE");
+    }
+    log::debug!("{cpu}: around each sleep: {around}");
     log_choice(cpu, &selected);
     selected
+}
+
+/// What CPUID says, or is taken to say.
+fn leaf_of(options: &Options, leaf: u32, sub: u32) -> Registers {
+    let said = CpuIdReaderNative.cpuid2(leaf, sub);
+    let said = Registers {
+        eax: said.eax,
+        ebx: said.ebx,
+        ecx: said.ecx,
+        edx: said.edx,
+    };
+    options.cstates.override_leaf(leaf, said)
+}
+
+/// What is known of the CPU that runs this.
+fn this_cpu(options: &Options) -> (CpuFacts, MsrValues) {
+    let leaves = |leaf, sub| leaf_of(options, leaf, sub);
+    let facts = CpuFacts::from_cpuid(leaves, cpu::mwait::found());
+    let mut msrs = MsrValues::default();
+    for &msr in MsrValues::wanted(&facts.identity) {
+        msrs.set(msr, cpu::safe::rdmsr(msr).ok());
+    }
+    (facts, msrs)
+}
+
+/// What deep states would stop on this machine.
+pub struct Stops {
+    /// The local APIC timer.
+    pub timer: bool,
+    /// The TSC.
+    pub tsc: bool,
+    /// The HPET, which could stand in for either.
+    pub hpet: bool,
+}
+
+/// Asks the CPU that runs this, for all.
+pub fn stops(options: &Options) -> Stops {
+    let (facts, msrs) = this_cpu(options);
+    let query = Query {
+        msrs,
+        ..Query::new(facts, options.idle, &options.cstates)
+    };
+    Stops {
+        timer: !query.arat(),
+        tsc: !query.nonstop_tsc(),
+        hpet: query.hpet_stops(),
+    }
 }
 
 fn log_choice(cpu: CpuId, selected: &Selected) {

@@ -35,10 +35,33 @@ pub struct Row {
     pub times: Snapshot,
     /// What its hardware has counted.
     pub hardware: HwSnapshot,
+    /// What stood in for clocks that stop.
+    pub stand_ins: StandIns,
     /// What its dispatch loop did.
     pub dispatch: DispatchCounts,
     /// The posts that it made to other CPUs' wake words.
     pub posts: WakeCounts,
+}
+
+/// What stood in for clocks of a CPU that stop in deep states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StandIns {
+    /// Sleeps in which another timer stood in for its own.
+    pub handed_over: u64,
+    /// Times that this timer woke it.
+    pub timer_wakes: u64,
+    /// Times that its TSC was restored.
+    pub tsc_restored: u64,
+}
+
+impl StandIns {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            handed_over: self.handed_over.saturating_sub(earlier.handed_over),
+            timer_wakes: self.timer_wakes.saturating_sub(earlier.timer_wakes),
+            tsc_restored: self.tsc_restored.saturating_sub(earlier.tsc_restored),
+        }
+    }
 }
 
 /// What was asked of a CPU's sleeps: by options, by the console, by guests.
@@ -71,6 +94,7 @@ impl Row {
         Self {
             times: self.times.since(&earlier.times),
             hardware: self.hardware.since(&earlier.hardware),
+            stand_ins: self.stand_ins.since(earlier.stand_ins),
             dispatch: self.dispatch.since(&earlier.dispatch),
             posts: self.posts.since(&earlier.posts),
             ..*self
@@ -209,6 +233,7 @@ fn with_totals(row: &Row, use_it: impl FnOnce(&CpuTotals<'_>)) {
         posts: &posts,
         states: &states,
         hardware: &row.hardware,
+        stand_ins: row.stand_ins,
     });
 }
 
@@ -265,6 +290,7 @@ mod tests {
             asked: Asked::default(),
             times: account.snapshot(&At(now)),
             hardware: HwSnapshot::default(),
+            stand_ins: StandIns::default(),
             dispatch: DispatchCounts::default(),
             posts: WakeCounts::default(),
         }

@@ -10,6 +10,7 @@ use lull_core::wake::WakeWord;
 
 use super::counters::Reading;
 use super::guests::{self, Outcome};
+use super::probes;
 use super::start::Running;
 use super::wakes;
 use crate::acpi::power;
@@ -37,8 +38,23 @@ pub fn finish(running: &Running) -> ! {
     keys::cstates::print(&reading, time::rate());
     reading.emit("end", BareMetal.now());
     wakes::emit(running);
+    probes::report(running);
+    compare_clocks();
     let code = judge(running, &reading, of_vcpus);
     leave(running, code)
+}
+
+/// Says how far the TSC of this CPU is from the platform timer, if it had to be restored.
+fn compare_clocks() {
+    if let Some((by_tsc, by_platform)) = time::stopped::compare() {
+        let source = time::stopped::source().unwrap_or("nothing");
+        log::info!(
+            "since start {} us by the TSC, restored from {source}, and {} us by the platform timer",
+            time::rate().to_micros(by_tsc).get(),
+            time::rate().to_micros(by_platform).get()
+        );
+        machine_channel::clocks(source, by_tsc, by_platform);
+    }
 }
 
 /// Waits until every other CPU has left its dispatch loop, so that no guest runs on while the books are closed.
@@ -142,6 +158,11 @@ const PARKED_WAKES: u32 = 10_000;
 /// else in HLT.
 pub fn parked(running: &Running, cpu: CpuId) -> ! {
     PARKED.fetch_add(1, Ordering::AcqRel);
+    park(running, cpu)
+}
+
+/// The same, for a CPU that nobody waits for.
+pub fn park(running: &Running, cpu: CpuId) -> ! {
     let own = || running.choice(cpu);
     // A CPU that was left out has chosen nothing: the others' choice holds for it, as far as its own test bears it out.
     let choice = own().or_else(|| {
@@ -151,7 +172,9 @@ pub fn parked(running: &Running, cpu: CpuId) -> ! {
             .find_map(|&other| running.choice(other))
     });
     let proven = cpu::this().mwait_test().masked == MwaitVerdict::Works;
-    if let (Some(EntryMethod::Mwait { hint, .. }), true) = (choice.map(Selected::park), proven) {
+    let method = choice.map_or(EntryMethod::Halt, Selected::park);
+    if let (EntryMethod::Mwait { hint, .. }, true) = (method, proven) {
+        log::debug!("{cpu}: parked by {method}");
         BareMetal.cancel();
         let nobody_posts = WakeWord::new();
         for _ in 0..PARKED_WAKES {
@@ -162,5 +185,6 @@ pub fn parked(running: &Running, cpu: CpuId) -> ! {
             BareMetal.interrupt_window();
         }
     }
+    log::debug!("{cpu}: parked by HLT");
     cpu::sleep::stop_for_ever()
 }

@@ -8,13 +8,13 @@ use lull_core::units::{CpuId, DomId, TickRate, Ticks, VcpuId};
 use lull_core::wake::Events;
 
 use super::start::Running;
-use super::{guests, hardware};
+use super::{guests, hardware, msr_writes, probes};
 use crate::console::machine_channel;
 use crate::console::records::Figure;
 use crate::domain::VcpuHost;
 use crate::machine::BareMetal;
 use crate::virt::GateEvent;
-use crate::{console, keys, smp};
+use crate::{console, keys, smp, time};
 
 /// The CPU that takes debug keys, and reports guests that have ended.
 const CONSOLE_CPU: CpuId = CpuId::new(0);
@@ -67,6 +67,19 @@ impl Runner for Hosting {
         smp::calls::serve();
         // Something was asked of this CPU: what it has counted so far belongs to the time before.
         hardware::sample(self.running, self.cpu, BareMetal.now());
+        msr_writes::catch_up(self.running, self.cpu);
+    }
+
+    fn late_writes(&self) {
+        msr_writes::time_has_come(self.running, self.cpu);
+    }
+
+    fn timer(&self) {
+        time::broadcast::wake_due(|cpu| self.running.machine.post(cpu, Events::TIMER));
+    }
+
+    fn probe(&self, deadline: Ticks) {
+        probes::came(self.running, self.cpu, deadline);
     }
 
     fn woken(&self, now: Ticks) {

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use lull_core::cstate::select::{MsrWrite, Scope, When};
+use lull_core::units::{TickRate, Ticks};
 
 use crate::cpu::safe::Fault;
 
@@ -92,16 +93,56 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Performs those of the `planned` writes that are due at the start of this CPU.
+/// The moment at which writes are performed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Before the CPU idles for the first time. ACPI mode is not switched on after it, but to power off.
+    Start,
+    /// The machine has been up for so long. Those that were due at an earlier such moment are due again, and find nothing to change.
+    Uptime(Days),
+}
+
+/// Days since the last reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Days(pub u32);
+
+impl Moment {
+    const fn is(self, when: When) -> bool {
+        match (self, when) {
+            (Self::Start, When::Start | When::StartAndAcpiEnable) => true,
+            (Self::Uptime(Days(up)), When::AfterDays(days)) => up >= days,
+            _ => false,
+        }
+    }
+}
+
+/// After how many days the next of the `planned` writes is due, if any is that waits.
+pub fn next_due(planned: &[MsrWrite], up: Days) -> Option<Days> {
+    let days = planned.iter().filter_map(|write| match write.when {
+        When::AfterDays(days) => Some(Days(days)),
+        When::Start | When::StartAndAcpiEnable => None,
+    });
+    days.filter(|due| *due > up).min()
+}
+
+/// The reading of the TSC, which counts from the reset, at which the machine has been up for so long; `pretended`: testing, days
+/// that it is taken to have been up before.
+pub fn tsc_after(days: Days, pretended: Days, rate: TickRate) -> Ticks {
+    const SECONDS: u64 = 24 * 60 * 60;
+    let days = u64::from(days.0.saturating_sub(pretended.0));
+    Ticks::new(days.saturating_mul(SECONDS).saturating_mul(rate.hz()))
+}
+
+/// Performs those of the `planned` writes that are due at this moment of this CPU.
 pub fn perform(
     planned: &[MsrWrite],
+    moment: Moment,
     is_boot_cpu: bool,
     msrs: &mut impl Msrs,
 ) -> Vec<(MsrWrite, Outcome)> {
     let one = |&write: &MsrWrite| {
         let here = write.scope == Scope::EveryCpu || is_boot_cpu;
-        let now = matches!(write.when, When::Start | When::StartAndAcpiEnable);
-        if here && now {
+        if here && moment.is(write.when) {
             (write, change(&write, msrs))
         } else {
             (write, Outcome::NotHere)
@@ -129,19 +170,25 @@ fn change(write: &MsrWrite, msrs: &mut impl Msrs) -> Outcome {
 }
 
 #[cfg(target_os = "none")]
-pub use machine::perform_here;
+pub use machine::{catch_up, perform_here, time_has_come, wait_for_the_next};
 
 #[cfg(target_os = "none")]
 mod machine {
     #![expect(unsafe_code, reason = "writing an MSR")]
 
     use lull_core::cstate::select::MsrWrite;
-    use lull_core::units::CpuId;
+    use lull_core::units::{CpuId, MAX_CPUS};
 
-    use super::{Msrs, Outcome, perform};
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    use lull_core::wake::Events;
+
+    use super::{Days, Moment, Msrs, Outcome, next_due, perform, tsc_after};
     use crate::console::records::Where;
     use crate::cpu::safe::{self, Fault};
     use crate::init::tell;
+    use crate::run::Running;
+    use crate::time;
 
     struct OnThisCpu;
 
@@ -158,9 +205,9 @@ mod machine {
     }
 
     /// Performs what is due on `cpu`, which runs this, and says what came of it.
-    pub fn perform_here(cpu: CpuId, planned: &[MsrWrite]) {
+    pub fn perform_here(cpu: CpuId, planned: &[MsrWrite], moment: Moment) {
         let is_boot_cpu = cpu.index() == 0;
-        for (write, outcome) in perform(planned, is_boot_cpu, &mut OnThisCpu) {
+        for (write, outcome) in perform(planned, moment, is_boot_cpu, &mut OnThisCpu) {
             let (msr, why) = (write.msr, write.why);
             if outcome.failed() {
                 tell(
@@ -173,6 +220,56 @@ mod machine {
                 log::debug!("{cpu}: {write}: {outcome}");
             } else {
                 log::info!("{cpu}: MSR {msr:#x}: {outcome}: {why}");
+            }
+        }
+    }
+
+    /// For how many days the machine is known to have been up: writes that waited for that are due on every CPU.
+    static UP: AtomicU32 = AtomicU32::new(0);
+
+    /// The same, as far as each CPU has done what is due. Written by that CPU only.
+    static DONE: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
+
+    fn pretended(running: &Running) -> Days {
+        Days(running.options.test_uptime.unwrap_or(0))
+    }
+
+    /// Sets the timer for the next write that waits, if any does. On the boot CPU: one timer wakes the others when it is time.
+    pub fn wait_for_the_next(running: &Running, planned: &[MsrWrite]) {
+        let up = Days(UP.load(Ordering::Relaxed));
+        if let Some(due) = next_due(planned, up) {
+            let at = tsc_after(due, pretended(running), time::rate());
+            log::debug!("MSR writes wait until {} days after the reset", due.0);
+            running.machine.set_late_writes(at);
+        }
+    }
+
+    /// The time has come: performs what is due on the boot CPU, which runs this, and has the others do so.
+    pub fn time_has_come(running: &Running, cpu: CpuId) {
+        let Some(choice) = running.choice(cpu) else {
+            return;
+        };
+        let up = Days(UP.load(Ordering::Relaxed));
+        if let Some(due) = next_due(&choice.msr_writes, up) {
+            UP.store(due.0, Ordering::Release);
+        }
+        catch_up(running, cpu);
+        for &other in running.online.iter().filter(|&&other| other != cpu) {
+            running.machine.post(other, Events::CALL);
+        }
+        wait_for_the_next(running, &choice.msr_writes);
+    }
+
+    /// Performs what has become due on this CPU since it last looked. Cheap if nothing has.
+    pub fn catch_up(running: &Running, cpu: CpuId) {
+        let up = UP.load(Ordering::Acquire);
+        let Some(done) = DONE.get(cpu.index()) else {
+            return;
+        };
+        if up > done.load(Ordering::Relaxed) {
+            done.store(up, Ordering::Relaxed);
+            if let Some(choice) = running.choice(cpu) {
+                perform_here(cpu, &choice.msr_writes, Moment::Uptime(Days(up)));
             }
         }
     }
@@ -229,7 +326,7 @@ mod tests {
     };
 
     fn one(write: MsrWrite, is_boot_cpu: bool, msrs: &mut Mock) -> Outcome {
-        let done = perform(&[write], is_boot_cpu, msrs);
+        let done = perform(&[write], Moment::Start, is_boot_cpu, msrs);
         assert_eq!(done.len(), 1);
         done[0].1
     }
@@ -271,6 +368,24 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_is_due_in_order() {
+        let after = |days| MsrWrite {
+            when: When::AfterDays(days),
+            ..C1E
+        };
+        let plan = [after(1000), C1E, after(30)];
+        assert_eq!(next_due(&plan, Days(0)), Some(Days(30)));
+        assert_eq!(next_due(&plan, Days(30)), Some(Days(1000)));
+        assert_eq!(next_due(&plan, Days(1000)), None);
+        let rate = TickRate::from_hz(2_000_000_000).unwrap();
+        let ticks = |days, pretended| tsc_after(Days(days), Days(pretended), rate).get();
+        assert_eq!(ticks(1000, 0), 1000 * 86_400 * 2_000_000_000);
+        assert_eq!(ticks(1000, 999), 86_400 * 2_000_000_000);
+        assert_eq!(ticks(1000, 2000), 0);
+        assert_eq!(ticks(u32::MAX, 0), u64::MAX);
+    }
+
+    #[test]
     fn scope_and_time_are_kept() {
         let package = MsrWrite {
             msr: 0x668,
@@ -291,10 +406,17 @@ mod tests {
         let mut msrs = Mock::of(2);
         assert_eq!(one(late, true, &mut msrs), Outcome::NotHere);
         assert!(msrs.written.is_empty());
+        let at = |days| Moment::Uptime(Days(days));
+        let done = perform(&[late, C1E], at(999), true, &mut msrs);
+        assert!(done.iter().all(|(_, outcome)| *outcome == Outcome::NotHere));
+        let done = perform(&[late, C1E], at(1000), false, &mut msrs);
+        assert_eq!(done[0].1, Outcome::Written { old: 2, new: 0 });
+        assert_eq!(done[1].1, Outcome::NotHere, "that was due at the start");
         let again = MsrWrite {
             when: When::StartAndAcpiEnable,
             ..C1E
         };
+        let mut msrs = Mock::of(2);
         assert!(matches!(
             one(again, true, &mut msrs),
             Outcome::Written { .. }

@@ -18,13 +18,14 @@ use lull_core::units::{CpuId, Micros, Nanos};
 use lull_core::wake::{Cause, Events, WakeWord};
 use spin::Once;
 
-use super::counters::{Asked, Row};
+use super::counters::{Asked, Row, StandIns};
 use super::guests::{self, Outcome};
-use super::{bus_masters, choose, end, hardware, hosting, msr_writes, wake_tests};
+use super::msr_writes::Moment;
+use super::{bus_masters, choose, end, hardware, hosting, msr_writes, probes, wake_tests};
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
-use crate::console::port::MachinePorts;
+use crate::console::port::{MachinePorts, Ports};
 use crate::console::records::{Boot, Where};
 use crate::console::{self, machine_channel};
 use crate::domain::DomainTable;
@@ -99,6 +100,11 @@ impl Running {
                     asked: Asked::of(&pcpu.idle),
                     times: pcpu.account.snapshot(&BareMetal),
                     hardware: pcpu.hardware.snapshot(),
+                    stand_ins: StandIns {
+                        handed_over: time::broadcast::counts(cpu).0,
+                        timer_wakes: time::broadcast::counts(cpu).1,
+                        tsc_restored: time::stopped::counts(cpu).0,
+                    },
                     dispatch: pcpu.stats.counts(),
                     posts: pcpu.wakes.counts(),
                 })
@@ -119,7 +125,7 @@ pub fn start(booted: Booted) -> ! {
         options,
         firmware,
         firmware_states,
-        apic,
+        mut apic,
         smp,
         ..
     } = booted;
@@ -131,6 +137,8 @@ pub fn start(booted: Booted) -> ! {
         .map(|cpu| cpu.index() + 1)
         .max()
         .unwrap_or(1);
+    let parked = smp.parked;
+    prepare_clocks(&options, &firmware, &mut apic, cpus);
     let sched = Fair::new(cpus, domains.slots(), time::rate().ticks(SLICE));
     let machine = Machine::new(BareMetal, sched, cpus);
     for &cpu in &smp.online {
@@ -158,12 +166,8 @@ pub fn start(booted: Booted) -> ! {
     open_console(running, apic.io_apics);
 
     let boot_cpu = BareMetal.cpu();
-    let others: Vec<CpuId> = running
-        .online
-        .iter()
-        .copied()
-        .filter(|&cpu| cpu != boot_cpu)
-        .collect();
+    let all = running.online.iter().chain(&parked).copied();
+    let others: Vec<CpuId> = all.filter(|&cpu| cpu != boot_cpu).collect();
     smp::release(&others, other_cpu);
     wake_tests::run(running);
     guests::start(running);
@@ -178,9 +182,54 @@ pub fn start(booted: Booted) -> ! {
     end::finish(running)
 }
 
+/// Readies what stands in for clocks that stop in deep states, if any does; says what there is, or is not.
+fn prepare_clocks(
+    options: &Options,
+    firmware: &FirmwareInfo,
+    apic: &mut apic::ApicInfo,
+    cpus: usize,
+) {
+    let stops = choose::stops(options);
+    if stops.timer {
+        let ready = match apic::id() {
+            None => Err(String::from("this CPU has no APIC id")),
+            Some(_) if stops.hpet => Err(String::from("the HPET stops there too")),
+            Some(id) => time::broadcast::init(firmware, &mut apic.io_apics, id, cpus),
+        };
+        match ready {
+            Ok(()) => log::info!(
+                "no ARAT: the HPET stands in for timers that stop in deep states ({:?})",
+                time::broadcast::ready()
+            ),
+            Err(why) => tell(
+                Where::Cpu,
+                "ARAT",
+                format_args!(
+                    "timers stop in deep states, and nothing stands in: {why}; those states are not used"
+                ),
+                "ARAT, or an HPET whose interrupt arrives",
+            ),
+        }
+    }
+    if stops.tsc {
+        time::stopped::init(firmware, stops.hpet, options.test_tsc_stops);
+        match time::stopped::source() {
+            Some(source) => log::info!(
+                "no nonstop TSC: restored from the {source} after states in which it may stop"
+            ),
+            None => log::info!(
+                "no nonstop TSC, and it cannot be restored: states in which it may stop are not used"
+            ),
+        }
+    }
+}
+
 /// Where the other CPUs come when the machine is ready.
 fn other_cpu(cpu: CpuId) -> ! {
     if let Some(running) = running() {
+        if !running.online.contains(&cpu) {
+            park_unused(running, cpu);
+        }
         let enabled = running
             .backend
             .as_ref()
@@ -192,6 +241,14 @@ fn other_cpu(cpu: CpuId) -> ! {
         end::parked(running, cpu);
     }
     cpu::sleep::stop_for_ever()
+}
+
+/// A CPU that runs nothing goes as deep as the boot CPU's choice of C-states allows, once that is made.
+fn park_unused(running: &Running, cpu: CpuId) -> ! {
+    while running.choice(CpuId::new(0)).is_none() {
+        core::hint::spin_loop();
+    }
+    end::park(running, cpu)
 }
 
 /// A CPU on which virtualization cannot be switched on runs nothing.
@@ -214,7 +271,11 @@ fn turn(running: &'static Running, cpu: CpuId) {
         &running.options,
         running.firmware_says(),
     );
-    msr_writes::perform_here(cpu, &selected.msr_writes);
+    msr_writes::perform_here(cpu, &selected.msr_writes, Moment::Start);
+    if cpu.index() == 0 {
+        msr_writes::wait_for_the_next(running, &selected.msr_writes);
+        take_cst(running, &selected);
+    }
     let c3 = |state: &CState| state.flags.contains(CStateFlags::CHECK_BUS_MASTER);
     if cpu.index() == 0 && selected.usable.states().iter().any(c3) {
         bus_masters::wake_on_request(&running.firmware.c_states.bus_masters, &MachinePorts);
@@ -236,6 +297,7 @@ fn turn(running: &'static Running, cpu: CpuId) {
     if let Some(choice) = running.choices.get(cpu.index()) {
         choice.call_once(|| selected);
     }
+    probes::start(running, cpu);
     hardware::sample(running, cpu, time::now());
     smp::calls::open();
     running
@@ -243,6 +305,14 @@ fn turn(running: &'static Running, cpu: CpuId) {
         .run(&mut idle, &hosting::Hosting::new(running, cpu));
     smp::calls::close();
     hardware::sample(running, cpu, time::now());
+}
+
+/// Tells the firmware, once, that its C-states are taken over (ACPI specification 6.5, 5.2.9, CST_CNT).
+fn take_cst(running: &Running, selected: &Selected) {
+    if let (Some(value), Some(port)) = (selected.take_cst, running.firmware.smi_command) {
+        MachinePorts.write8(port, value);
+        log::info!("_CST: taken over ({value:#x} to port {port:#x})");
+    }
 }
 
 /// The governor that is asked for. The parser has refused names of which there is none.

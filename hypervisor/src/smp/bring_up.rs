@@ -33,8 +33,9 @@ pub struct SmpReport {
     pub online: Vec<CpuId>,
     /// CPUs that were to be started, and failed.
     pub failed: Vec<Failed>,
-    /// CPUs left out because of `maxcpus`.
-    pub left_out: usize,
+    /// CPUs that run nothing because of `maxcpus`. They are started all the same, to be parked: one that the firmware has left
+    /// waiting would keep its core, and the whole package, out of deep states.
+    pub parked: Vec<CpuId>,
     /// Other things that are wrong, one line each.
     pub problems: Vec<String>,
 }
@@ -66,9 +67,7 @@ pub fn start(listed: &[CpuEntry], options: &Options) -> SmpReport {
             me.unwrap_or(0)
         ));
     }
-    let room = options.max_cpus.map_or(usize::MAX, |max| max.max(1) - 1);
-    report.left_out = others.len().saturating_sub(room);
-    if others.is_empty() || room == 0 {
+    if others.is_empty() {
         return report;
     }
     if let Err(why) = interrupts::register(vector::RELEASE, released) {
@@ -84,14 +83,14 @@ pub fn start(listed: &[CpuEntry], options: &Options) -> SmpReport {
             return report;
         }
     };
-    let started = prepare(
-        others.into_iter().take(room),
-        options.test_absent_ap,
-        &mut report,
-    );
+    let started = prepare(others.into_iter(), options.test_absent_ap, &mut report);
     send_all(&started, page);
     wait(&started, page, limit(options.ap_timeout));
     collect(&started, &mut report);
+    let room = options.max_cpus.map_or(usize::MAX, |max| max.max(1));
+    if report.online.len() > room {
+        report.parked = report.online.split_off(room);
+    }
     report
 }
 

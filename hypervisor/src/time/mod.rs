@@ -6,10 +6,15 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use lull_core::units::{Nanos, TickRate, Ticks};
 
+#[cfg(target_os = "none")]
+pub mod broadcast;
 pub mod choose;
 pub mod claims;
 pub mod clocks;
+pub mod hpet;
 pub mod measure;
+#[cfg(target_os = "none")]
+pub mod stopped;
 mod tsc;
 
 pub use choose::TscSource;
@@ -18,6 +23,16 @@ pub use choose::TscSource;
 static START: AtomicU64 = AtomicU64::new(0);
 /// TSC ticks a second; 0 until [`calibrate`] has run.
 static RATE_HZ: AtomicU64 = AtomicU64::new(0);
+
+/// The HPET, once [`calibrate`] has seen it count.
+#[cfg(target_os = "none")]
+static HPET: spin::Once<hpet::Hpet> = spin::Once::new();
+
+/// The HPET, if there is one and it counts.
+#[cfg(target_os = "none")]
+pub fn hpet() -> Option<hpet::Hpet> {
+    HPET.get().copied()
+}
 
 /// The TSC now. Not earlier than any instruction before it in program order, on the same CPU.
 #[inline]
@@ -74,7 +89,8 @@ pub fn calibrate(firmware: &crate::acpi::FirmwareInfo, option: Option<TickRate>)
     use crate::console::port::MachinePorts;
     use alloc::format;
     use choose::Claims;
-    use clocks::{Hpet, PIT, PM_TIMER, PitClock, PmClock};
+    use clocks::{PIT, PM_TIMER, PitClock, PmClock};
+    use hpet::Hpet;
     use measure::{Until, measure};
 
     /// Long enough for 1 ppm by an HPET of 100 MHz, short enough for an emulator that executes every tick.
@@ -116,6 +132,9 @@ pub fn calibrate(firmware: &crate::acpi::FirmwareInfo, option: Option<TickRate>)
                 tsc::read_ordered,
                 Until::Counter(clock.rate.ticks_in_micros(SPAN_US)),
             );
+            if span.is_some() {
+                HPET.call_once(|| clock);
+            }
             Ok(span.map(|s| s.tsc_hz(clock.rate)))
         });
     }

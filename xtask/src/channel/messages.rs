@@ -17,6 +17,8 @@ pub enum Message {
     Figure(Figure),
     Measure(Measure),
     Command(CommandAnswer),
+    Timers(Timers),
+    Clocks(Clocks),
     End(End),
     /// A type that this xtask does not know.
     #[serde(other)]
@@ -180,6 +182,12 @@ pub struct Counters {
     pub states: Vec<State>,
     /// The hardware's own counters, and `at`, when they were read; nothing: reading one faults.
     pub hardware: BTreeMap<String, Option<u64>>,
+    /// Sleeps in which another timer stood in for the CPU's own.
+    pub timer_handed_over: u64,
+    /// Times that this timer woke the CPU.
+    pub timer_broadcast_wakes: u64,
+    /// Times that its TSC was restored.
+    pub tsc_restored: u64,
 }
 
 impl Counters {
@@ -225,6 +233,36 @@ pub struct State {
     pub longest: u64,
     /// It must not be chosen at present.
     pub off: bool,
+}
+
+/// What became of the timers of `test.timers=`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Timers {
+    pub period: u64,
+    pub cpus: Vec<CpuTimers>,
+}
+
+/// Those of one CPU.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CpuTimers {
+    pub cpu: u32,
+    pub came: u64,
+    /// Periods in which none came, since the one before was late.
+    pub skipped: u64,
+    /// How late the latest was.
+    pub latest: u64,
+}
+
+/// The length of the run by two clocks.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Clocks {
+    /// What the TSC was restored from.
+    pub source: String,
+    pub tsc: u64,
+    pub platform: u64,
 }
 
 /// A command of the console, and what came of it.

@@ -7,8 +7,8 @@ mod messages;
 mod tail;
 
 pub use messages::{
-    AcpiCst, Boot, CommandAnswer, Counters, CpuCounters, CstEntry, Cstates, End, Figure,
-    GuestEvent, Message, Problem, State,
+    AcpiCst, Boot, Clocks, CommandAnswer, Counters, CpuCounters, CstEntry, Cstates, End, Figure,
+    GuestEvent, Message, Problem, State, Timers,
 };
 pub use tail::Tail;
 
@@ -123,6 +123,28 @@ impl Channel {
         self.messages.iter().filter_map(|message| {
             if let Message::Command(c) = message {
                 Some(c)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// What became of the timers of `test.timers=`.
+    pub fn timers(&self) -> Option<&Timers> {
+        self.messages.iter().find_map(|message| {
+            if let Message::Timers(timers) = message {
+                Some(timers)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// The length of the run by two clocks.
+    pub fn clocks(&self) -> Option<&Clocks> {
+        self.messages.iter().find_map(|message| {
+            if let Message::Clocks(clocks) = message {
+                Some(clocks)
             } else {
                 None
             }

@@ -36,6 +36,9 @@ pub enum Console {
     File(PathBuf),
 }
 
+/// The board that Lull is at home on.
+pub const BOARD: &str = "q35";
+
 /// A machine to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -55,6 +58,8 @@ pub struct Machine {
     pub debugcon: PathBuf,
     /// Compiled ACPI tables that the firmware has besides its own.
     pub acpi_tables: Vec<PathBuf>,
+    /// As `-M` takes it.
+    pub board: &'static str,
     /// Stop before the first instruction and wait for a debugger on TCP port 1234.
     pub gdb: bool,
 }
@@ -84,7 +89,7 @@ impl Machine {
                 args.pair("-overcommit", "cpu-pm=on");
             }
         }
-        args.pair("-M", "q35");
+        args.pair("-M", self.board);
         args.pair("-m", &self.mem);
         args.pair("-cpu", self.cpu());
         let smp = match self.disabled_cpus {
@@ -195,6 +200,7 @@ mod tests {
             console: Console::Piped,
             debugcon: "channel,1.json".into(),
             acpi_tables: Vec::new(),
+            board: BOARD,
             gdb: false,
         }
     }

@@ -5,7 +5,7 @@ mod machine;
 mod version;
 
 pub use kvm::choose as choose_accel;
-pub use machine::{Accel, Console, Cpu, Machine};
+pub use machine::{Accel, BOARD, Console, Cpu, Machine};
 pub use version::Version;
 
 /// What the image writes to the debug-exit port, as exit codes of QEMU: `(value << 1) | 1`.

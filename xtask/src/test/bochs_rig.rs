@@ -59,6 +59,12 @@ impl<'a> BochsRig<'a> {
         Ok(self)
     }
 
+    /// How long it may take on the wall clock; 60 s if nothing is said.
+    pub fn limit(mut self, seconds: u64) -> Self {
+        self.limit = Duration::from_secs(seconds);
+        self
+    }
+
     /// One more word for Lull's command line.
     pub fn word(mut self, word: &str) -> Self {
         self.words.push(word.to_owned());

@@ -15,7 +15,7 @@ use crate::{
     build::Bundle,
     guest_arg::GuestArg,
     process,
-    qemu::{Accel, Console, Cpu, Machine},
+    qemu::{Accel, BOARD, Console, Cpu, Machine},
     session::{Ended, Session},
 };
 
@@ -63,6 +63,7 @@ impl<'a> Rig<'a> {
             console: Console::Piped,
             debugcon: lab.dir.join(format!("{label}.channel.jsonl")),
             acpi_tables: Vec::new(),
+            board: BOARD,
             gdb: false,
         };
         Self {
@@ -112,6 +113,12 @@ impl<'a> Rig<'a> {
     /// One more ACPI table, compiled already.
     pub fn acpi_table(mut self, aml: PathBuf) -> Self {
         self.machine.acpi_tables.push(aml);
+        self
+    }
+
+    /// Without an HPET.
+    pub fn no_hpet(mut self) -> Self {
+        self.machine.board = "q35,hpet=off";
         self
     }
 

@@ -281,6 +281,16 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         self.set_fixed_timer(TimerKey::Console, deadline);
     }
 
+    /// Sets a test's timer on this pCPU; when it expires, [`Runner::probe`](super::Runner::probe) is called there.
+    pub fn set_probe_timer(&self, deadline: Ticks) {
+        self.set_fixed_timer(TimerKey::Probe, Some(deadline));
+    }
+
+    /// Has [`Runner::late_writes`](super::Runner::late_writes) called on this pCPU at this time.
+    pub fn set_late_writes(&self, deadline: Ticks) {
+        self.set_fixed_timer(TimerKey::LateWrites, Some(deadline));
+    }
+
     /// [Stops](Self::stop) all pCPUs at this time. The timer is on this pCPU.
     pub fn end_at(&self, deadline: Ticks) {
         self.set_fixed_timer(TimerKey::RunFor, Some(deadline));

@@ -153,11 +153,10 @@ impl Pcpu {
     }
 
     /// Takes the earliest deadline out, if it was reached.
-    pub(super) fn pop_expired(&self, now: Ticks) -> Option<TimerKey> {
+    pub(super) fn pop_expired(&self, now: Ticks) -> Option<(TimerKey, Ticks)> {
         // Without the lock, in the common case that nothing is due.
         self.next_deadline().filter(|&next| next <= now)?;
         self.with_timers(|timers| timers.pop_expired(now))
-            .map(|(key, _)| key)
     }
 
     fn with_timers<T>(&self, change: impl FnOnce(&mut DeadlineQueue) -> T) -> T {

@@ -88,6 +88,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             if events.contains(Events::TIMER) {
                 // It may have fired early: then it must be armed again.
                 self.armed = None;
+                self.runner.timer();
             }
             // NOTIFY has done its work by ending the guest or the sleep.
             events = Events::empty();
@@ -95,8 +96,10 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     }
 
     fn expire(&mut self) {
-        while let Some(key) = self.pcpu.pop_expired(self.now()) {
+        while let Some((key, deadline)) = self.pcpu.pop_expired(self.now()) {
             match key {
+                TimerKey::Probe => self.runner.probe(deadline),
+                TimerKey::LateWrites => self.runner.late_writes(),
                 TimerKey::Slice => self.want(PassCause::SliceEnd),
                 TimerKey::RunFor => self.machine.stop(),
                 TimerKey::Console => self.runner.console(),

@@ -198,7 +198,6 @@ impl Sleeper for Machine<'_> {
         if settle {
             self.call("settle", || ());
         }
-        self.take_interrupts();
     }
 
     fn poll(&self) {
@@ -483,7 +482,7 @@ fn a_deadline_that_has_passed_is_not_slept_on() {
 fn handlers_inside_a_state_are_interrupt_time_and_not_residency() {
     for (method, inside) in [
         (EntryMethod::Halt, true),
-        (EntryMethod::IoRead(0x1814), true),
+        (EntryMethod::IoRead(0x1814), false),
         (
             EntryMethod::Mwait {
                 hint: MwaitHint::C1,
@@ -656,7 +655,7 @@ fn what_a_state_needs_is_done_before_the_monitor_and_undone_after_the_sleep() {
     assert_eq!(
         *machine.calls.borrow(),
         [
-            "now", "arm", "prepare", "now", "io_read", "settle", "recover", "now"
+            "now", "arm", "prepare", "now", "io_read", "settle", "recover", "now", "window"
         ]
     );
 }

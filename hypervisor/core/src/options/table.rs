@@ -63,7 +63,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 32] = [
+pub const OPTIONS: [OptionSpec; 35] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -271,7 +271,7 @@ pub const OPTIONS: [OptionSpec; 32] = [
     OptionSpec::new(
         "maxcpus",
         "N from 1 to 256",
-        "start no more CPUs than this",
+        "run on no more CPUs than this, and park the others",
         |options, value| {
             options.max_cpus = usize::try_from(number(value, 1..=MAX_CPUS as u64)?).ok();
             Ok(())
@@ -371,6 +371,33 @@ pub const OPTIONS: [OptionSpec; 32] = [
                     ("double", AccountFault::Double),
                 ],
             )?);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.tsc",
+        "stops",
+        "testing: set the TSC back after each sleep in which it may stop, as if it had",
+        |options, value| {
+            options.test_tsc_stops = one_of(value, &[("stops", true)])?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.timers",
+        "MICROSECONDS from 100 to 1000000",
+        "testing: timers of this period on each CPU; the end says how many came, and how late",
+        |options, value| {
+            options.test_timers = Some(Micros::new(number(value, 100..=1_000_000)?));
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.uptime",
+        "DAYS from 1 to 100000",
+        "testing: as if the machine had been up for so long before it booted",
+        |options, value| {
+            options.test_uptime = u32::try_from(number(value, 1..=100_000)?).ok();
             Ok(())
         },
     ),

@@ -19,7 +19,7 @@ fn an_empty_line_gives_the_defaults() {
 fn every_option_reaches_its_field() {
     let options = clean(
         "loglvl=debug idle=hlt governor=menu latency=20:1-3 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
-         ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.absent-ap=3 test.crash=stack \
+         ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.tsc=stops test.timers=500 test.uptime=7 test.absent-ap=3 test.crash=stack \
          wake.ipiless=off wake.notify=off ipi.fence=full test.wakes=soak test.seed=7",
     );
     let expected = Options {
@@ -47,6 +47,9 @@ fn every_option_reaches_its_field() {
         ap_timeout: Micros::new(50_000),
         tsc_rate: TickRate::from_hz(2_500_000_000),
         test_account: Some(AccountFault::Double),
+        test_tsc_stops: true,
+        test_timers: Some(Micros::new(500)),
+        test_uptime: Some(7),
         test_absent_ap: Some(CpuId::new(3)),
         test_crash: Some(Crash::StackOverflow),
     };

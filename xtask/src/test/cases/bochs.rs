@@ -77,6 +77,8 @@ pub fn cases() -> Vec<Case> {
         Case::bochs("bochs/early-interrupts", early_interrupts),
         Case::bochs("bochs/stopping-tsc", stopping_tsc),
         Case::bochs("bochs/one-cpu", one_cpu),
+        Case::bochs("bochs/parked-cpus", parked_cpus),
+        Case::bochs("bochs/around-the-sleep", around_the_sleep),
         Case::bochs("bochs/panic", panics),
         Case::bochs("bochs/broken-monitor", broken_monitor),
     ]);
@@ -280,6 +282,59 @@ fn one_cpu(lab: &Lab<'_>) -> Result<()> {
     ensure!(
         c6.method == "MWAIT 0x20" && c6.usage <= 10 && c6.residency * 100 > counters.elapsed * 90,
         "{c6:?}"
+    );
+    Ok(())
+}
+
+/// CPUs that `maxcpus=` leaves out are parked in the deepest state, and nobody waits for them at the end.
+fn parked_cpus(lab: &Lab<'_>) -> Result<()> {
+    for (model, method) in [("corei7_skylake_x", "MWAIT 0x20"), ("ryzen", "HLT")] {
+        let ran = lab
+            .bochs(model, model)
+            .cpus(3)
+            .word("for=1")
+            .word("maxcpus=1")
+            .word("loglvl=debug")
+            .run()?;
+        ran.ok()?;
+        let (up, read) = (boot(&ran)?.cpus, ran.last_reading()?.cpus.len());
+        ensure!(
+            up == 1 && read == 1,
+            "{up} CPUs are up, {read} in the reading"
+        );
+        for cpu in ["cpu1", "cpu2"] {
+            let said = ran.console.contains(&format!("{cpu}: parked by {method}"));
+            ensure!(said, "{model}: {cpu} is not parked by {method}");
+        }
+    }
+    Ok(())
+}
+
+/// What some CPUs need around a sleep, asked for by CPUID: VERW before MONITOR (MD_CLEAR) and SPEC_CTRL do no harm, and the
+/// stores that end a sleep are still seen; TILERELEASE is not tried where XCR0 enables no tiles.
+fn around_the_sleep(lab: &Lab<'_>) -> Result<()> {
+    const MD_CLEAR: u32 = 1 << 10;
+    const AMX: u32 = 1 << 24;
+    let word = format!("cpuid=0x7:edx={:#x}", MD_CLEAR | AMX);
+    let ran = lab
+        .bochs("run", "sapphire_rapids")
+        .cpus(2)
+        .word("for=1")
+        .word("loglvl=debug")
+        .word(&word)
+        .run()?;
+    ran.ok()?;
+    slept(&ran, 25)?;
+    let ipis = posts(&ran, "ipi")?;
+    ensure!(ipis == 0, "{ipis} wakes by IPI");
+    let c6 = check::state(&check::cpu(ran.last_reading()?, 1)?.counters, "C6")?;
+    ensure!(
+        c6.usage > 0,
+        "C6, which releases tiles, is not used: {c6:?}"
+    );
+    ensure!(
+        ran.console.contains("around each sleep: CLEAR_BUFFERS"),
+        "the console does not say that buffers are cleared"
     );
     Ok(())
 }

@@ -31,6 +31,7 @@ pub fn cases() -> Vec<Case> {
             "host/guest-runtime",
             &["test", "--quiet", "--package", "guest-tests", "--lib"],
         ),
+        Case::host("host/fuzz", fuzz),
         Case::host("host/model", |dir| {
             let mut cargo = model::cargo("loom_[!m]*");
             run(cargo.arg("--quiet"), dir)
@@ -46,6 +47,42 @@ pub fn cases() -> Vec<Case> {
         })
     }));
     cases
+}
+
+/// The fuzz targets, each with how long it runs where there is a fuzzer.
+const FUZZ_TARGETS: [&str; 4] = ["options", "guests", "commands", "edits"];
+const FUZZ_SECONDS: u32 = 5;
+/// Texts for each target where there is none.
+const MUTATIONS: &str = "30000";
+
+/// What people type, mutated: by cargo-fuzz where it and a nightly compiler are, else by the same checks on fixed seeds.
+fn fuzz(dir: &Path) -> Result<()> {
+    let nightly = || {
+        let mut cargo = Command::new("cargo");
+        cargo
+            .args(["+nightly", "fuzz"])
+            .current_dir(workspace::root());
+        // Of the compiler that runs this.
+        cargo.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
+        cargo
+    };
+    let here = process::output(nightly().arg("--version")).is_ok_and(|out| out.status.success());
+    if !here {
+        let mut cargo = workspace::cargo();
+        cargo.args(["test", "--quiet", "--package", "lull-core"]);
+        cargo
+            .args(["--test", "mutations"])
+            .env("LULL_MUTATIONS", MUTATIONS);
+        return run(&mut cargo, dir);
+    }
+    for target in FUZZ_TARGETS {
+        let mut cargo = nightly();
+        cargo.args(["run", "--fuzz-dir", "hypervisor/core/fuzz", target, "--"]);
+        cargo.arg(format!("-max_total_time={FUZZ_SECONDS}"));
+        cargo.arg(format!("-artifact_prefix={}/", dir.display()));
+        run(&mut cargo, dir).with_context(|| format!("fuzz target {target}"))?;
+    }
+    Ok(())
 }
 
 fn cargo(name: &'static str, args: &'static [&'static str]) -> Case {

@@ -6,6 +6,7 @@ mod bad_input;
 mod bare;
 mod bochs;
 mod bochs_guests;
+mod clocks;
 mod commands;
 mod guests;
 mod host;
@@ -28,6 +29,7 @@ pub fn all() -> Vec<Case> {
         accounting::cases(),
         keys::cases(),
         commands::cases(),
+        clocks::cases(),
         bad_input::cases(),
         acpi::cases(),
     ]

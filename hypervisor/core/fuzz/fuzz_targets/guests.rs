@@ -1,0 +1,10 @@
+//! Any bytes as the guest list.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../checks.rs"]
+#[expect(dead_code, reason = "each target uses one of them")]
+mod checks;
+
+fuzz_target!(|data: &[u8]| checks::guests(data));
