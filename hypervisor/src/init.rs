@@ -84,7 +84,8 @@ pub fn boot_cpu(loader_data: LoaderData) -> ! {
         if tsc.nonstop { ", nonstop" } else { "" }
     );
 
-    let apic = apic::init(&firmware).unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
+    let apic = apic::init(&firmware, options.wakes.fence)
+        .unwrap_or_else(|why| panic::fatal_boot(format_args!("{why}")));
     for problem in &apic.problems {
         tell(
             Where::Firmware,

@@ -7,8 +7,8 @@
 
 use lull_core::cstate::{CStateFlags, MwaitHint};
 use lull_core::platform::{Clock, Ipi, IrqGate, OneShot, Platform, Sleeper};
-use lull_core::units::{CpuId, TickRate, Ticks};
-use lull_core::wake::{Events, WakeWord};
+use lull_core::units::{CpuId, CpuSet, TickRate, Ticks};
+use lull_core::wake::{Cause, Events, WakeWord};
 
 use crate::apic::{self, ipi, timer, vector};
 use crate::console::port::MachinePorts;
@@ -132,6 +132,10 @@ impl Ipi for BareMetal {
     fn send(&self, target: CpuId) {
         ipi::send(target, vector::EVENT_CHECK);
     }
+
+    fn send_many(&self, targets: &CpuSet) {
+        ipi::send_many(targets, vector::EVENT_CHECK);
+    }
 }
 
 impl Platform for BareMetal {
@@ -154,7 +158,7 @@ fn on_timer(_: &mut IrqContext) {
     let cpu = cpu::this().id();
     // An early or a stray one is a spurious wake: the loop re-checks, and nobody asked for a pass.
     if timer::on_interrupt(cpu) == timer::Fired::Due {
-        post_to_own(cpu, Events::TIMER);
+        post_to_own(Events::TIMER, Cause::OwnTimer);
     }
     apic::eoi();
 }
@@ -171,8 +175,8 @@ fn on_console(_: &mut IrqContext) {
 }
 
 /// Posts to the CPU that runs this, from its own interrupt handler.
-pub fn post_to_own(cpu: CpuId, events: Events) {
-    if let Some(word) = run::wake_word(cpu) {
-        word.post_local(events);
+pub fn post_to_own(events: Events, cause: Cause) {
+    if let Some(running) = run::running() {
+        running.machine.post_from_handler(events, cause);
     }
 }

@@ -25,6 +25,10 @@ mod host_memory;
 pub mod hosting;
 #[cfg(target_os = "none")]
 mod start;
+#[cfg(target_os = "none")]
+mod wake_tests;
+#[cfg(target_os = "none")]
+pub mod wakes;
 
 #[cfg(target_os = "none")]
 pub use start::{Running, running, start, wake_word};

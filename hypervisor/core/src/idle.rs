@@ -24,7 +24,7 @@ use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, StateSet, W
 use crate::platform::Platform;
 use crate::residency::CpuAccount;
 use crate::units::{Nanos, Ticks};
-use crate::wake::{Events, SleepState, WakeWord};
+use crate::wake::{Events, SleepState, Taken, WakeWord};
 
 mod control;
 
@@ -47,6 +47,8 @@ pub struct IdleReport {
     pub events: Events,
     /// What the governor was told.
     pub outcome: IdleOutcome,
+    /// What the wake word said at the end: what the CPU did until then, and who posted first.
+    pub taken: Taken,
 }
 
 impl IdleReport {
@@ -62,6 +64,7 @@ pub struct CpuIdle<G> {
     table: CStateTable,
     governor: G,
     monitor: MonitorTrust,
+    store_wakes: bool,
     latency_limit: Option<Nanos>,
     disabled: StateSet,
     safe: StateId,
@@ -79,11 +82,17 @@ impl<G: Governor> CpuIdle<G> {
             table,
             governor,
             monitor,
+            store_wakes: true,
             latency_limit: None,
             disabled: StateSet::NONE,
             safe: safe(&table),
             polled_in_vain: false,
         }
+    }
+
+    /// `false`: wakers are told to interrupt it, even where its monitor or its poll would see their store. To compare.
+    pub fn set_store_wakes(&mut self, on: bool) {
+        self.store_wakes = on;
     }
 
     /// The CPU's states.
@@ -172,7 +181,8 @@ impl<G: Governor> CpuIdle<G> {
             account.count_rejected(selection.state);
         }
         let sleep = self.sleep(platform, word, account, entered, limit_at);
-        let events = word.take();
+        let taken = word.take_all();
+        let events = taken.events;
 
         let wake = sleep.wake_reason(events, next_deadline);
         self.polled_in_vain = method == EntryMethod::Poll && wake == WakeReason::Limit;
@@ -186,7 +196,7 @@ impl<G: Governor> CpuIdle<G> {
             irq: platform.rate().to_nanos(sleep.left_at - sleep.woken_at),
             wake,
         };
-        self.report(events, outcome)
+        self.report(taken, outcome)
     }
 
     /// Who has polled in vain sleeps next, whatever the governor makes of it: a poll does not follow a poll.
@@ -276,7 +286,8 @@ impl<G: Governor> CpuIdle<G> {
     /// What wakers are told while the CPU is in a state that is entered in this way.
     fn announced(&self, method: EntryMethod) -> SleepState {
         // A poll reads the word itself, and needs no monitor.
-        let sees_stores = method == EntryMethod::Poll || self.monitor == MonitorTrust::SeesStores;
+        let sees_stores = self.store_wakes
+            && (method == EntryMethod::Poll || self.monitor == MonitorTrust::SeesStores);
         if method.watches() && sees_stores {
             SleepState::Watching
         } else {
@@ -286,12 +297,16 @@ impl<G: Governor> CpuIdle<G> {
 
     fn aborted(&mut self, word: &WakeWord, account: &CpuAccount) -> IdleReport {
         account.count_aborted();
-        self.report(word.take(), IdleOutcome::Aborted)
+        self.report(word.take_all(), IdleOutcome::Aborted)
     }
 
-    fn report(&mut self, events: Events, outcome: IdleOutcome) -> IdleReport {
+    fn report(&mut self, taken: Taken, outcome: IdleOutcome) -> IdleReport {
         self.governor.reflect(&self.table, &outcome);
-        IdleReport { events, outcome }
+        IdleReport {
+            events: taken.events,
+            outcome,
+            taken,
+        }
     }
 }
 

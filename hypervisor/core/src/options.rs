@@ -18,6 +18,7 @@ mod cstates;
 mod number;
 mod problem;
 mod table;
+mod wakes;
 
 pub(crate) use cpus::cpu_list;
 pub use cstates::{
@@ -26,6 +27,7 @@ pub use cstates::{
 pub(crate) use number::number;
 pub use problem::Problem;
 pub use table::{OPTIONS, OptionSpec};
+pub use wakes::{IpiFence, WakeOptions, WakeTest};
 
 /// How much is logged: this level and those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -115,6 +117,8 @@ pub struct Options {
     pub latency: Vec<LatencyLimit>,
     /// The options about C-states.
     pub cstates: CStateOptions,
+    /// How CPUs wake each other.
+    pub wakes: WakeOptions,
     /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
     pub exit_port: Option<ExitPort>,
     /// `for=`: end after this time. `None`: when all guests have ended.
@@ -147,6 +151,7 @@ impl Default for Options {
             governor: None,
             latency: Vec::new(),
             cstates: CStateOptions::default(),
+            wakes: WakeOptions::default(),
             exit_port: None,
             run_for: None,
             keep: false,

@@ -28,12 +28,14 @@ mod batch;
 mod commit;
 mod origin;
 mod stats;
+mod wakers;
 
 pub use batch::Batch;
 pub use commit::NotAsleep;
 use origin::ORIGIN_MASK;
 pub use origin::{Cause, Origin};
 pub use stats::{WakeCounts, WakeStats};
+pub use wakers::{WAKERS, WakerCounts, WakerLog, WokenHow};
 
 bitflags::bitflags! {
     /// What is asked of a CPU.

@@ -14,6 +14,13 @@ use super::msr;
 pub enum Destination {
     /// The local APIC of this id (physical mode).
     Id(u32),
+    /// Several of one x2APIC cluster: which are the 16 ids from `16 * cluster` on, a bit each (logical mode).
+    Cluster {
+        /// Which cluster.
+        cluster: u16,
+        /// Its members.
+        members: u16,
+    },
     /// The sender.
     Myself,
     /// All but the sender.
@@ -44,7 +51,7 @@ const PENDING_POLLS: u32 = 100_000;
 /// The lower half of the command.
 const fn low(destination: Destination, delivery: Delivery) -> u32 {
     let shorthand = match destination {
-        Destination::Id(_) => 0b00,
+        Destination::Id(_) | Destination::Cluster { .. } => 0b00,
         Destination::Myself => 0b01,
         Destination::Others => 0b11,
     };
@@ -54,17 +61,42 @@ const fn low(destination: Destination, delivery: Delivery) -> u32 {
         Delivery::Init => (0b101, 0),
         Delivery::StartUp { page } => (0b110, page),
     };
-    shorthand << 18 | ASSERT | mode << 8 | vector as u32
+    let logical = matches!(destination, Destination::Cluster { .. }) as u32;
+    shorthand << 18 | ASSERT | logical << 11 | mode << 8 | vector as u32
 }
 
-/// Sends an IPI. Called with interrupts off. An id above 254 cannot be reached in xAPIC mode: such CPUs are never started.
+/// The upper half in x2APIC mode. The logical id of an x2APIC is made of its physical one, by hardware (Intel SDM vol. 3, 13.12.10.2).
+const fn high(destination: Destination) -> u32 {
+    match destination {
+        Destination::Id(id) => id,
+        Destination::Cluster { cluster, members } => (cluster as u32) << 16 | members as u32,
+        Destination::Myself | Destination::Others => 0,
+    }
+}
+
+/// Sends an IPI. Called with interrupts off. An id above 254 cannot be reached in xAPIC mode: such CPUs are never started; nor can
+/// a cluster.
 #[inline]
 pub fn write(apic: &LocalApic, destination: Destination, delivery: Delivery) {
+    write_all(apic, core::iter::once(destination), delivery);
+}
+
+/// Sends an IPI to each of these, behind one fence.
+#[inline]
+pub fn write_all(
+    apic: &LocalApic,
+    destinations: impl Iterator<Item = Destination>,
+    delivery: Delivery,
+) {
+    match apic {
+        LocalApic::XApic(_) => msr::order_stores_before_mmio(),
+        LocalApic::X2Apic => msr::order_stores(),
+    }
+    destinations.for_each(|destination| command(apic, destination, delivery));
+}
+
+fn command(apic: &LocalApic, destination: Destination, delivery: Delivery) {
     let low = low(destination, delivery);
-    let id = match destination {
-        Destination::Id(id) => id,
-        Destination::Myself | Destination::Others => 0,
-    };
     match apic {
         LocalApic::XApic(_) => {
             for _ in 0..PENDING_POLLS {
@@ -73,18 +105,15 @@ pub fn write(apic: &LocalApic, destination: Destination, delivery: Delivery) {
                 }
                 core::hint::spin_loop();
             }
-            // Volatile stores do not hold back ordinary ones in the compiler.
-            core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
-            if matches!(destination, Destination::Id(_)) {
+            if let Destination::Id(id) = destination {
                 apic.write(Register::CommandHigh, id << 24);
             }
             apic.write(Register::CommandLow, low);
         }
         LocalApic::X2Apic => {
-            msr::order_stores();
             msr::write(
                 msr::X2APIC + (Register::CommandLow as u32 >> 4),
-                u64::from(id) << 32 | u64::from(low),
+                u64::from(high(destination)) << 32 | u64::from(low),
             );
         }
     }
@@ -105,6 +134,12 @@ mod tests {
             low(Destination::Id(1), Delivery::StartUp { page: 8 }),
             0x0000_4608
         );
+        let some = Destination::Cluster {
+            cluster: 2,
+            members: 0b101,
+        };
+        assert_eq!(low(some, Delivery::Fixed(0xF1)), 0x0000_48F1);
+        assert_eq!(high(some), 0x0002_0005);
     }
 
     #[test]

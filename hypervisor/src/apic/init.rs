@@ -9,6 +9,7 @@ use crate::cpu::interrupts::{self, IrqContext};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use lull_core::options::IpiFence;
 use lull_core::units::CpuId;
 
 const GLOBAL_ENABLE: u64 = 1 << 11;
@@ -32,7 +33,7 @@ pub struct ApicInfo {
 ///
 /// # Errors
 /// There is no usable local APIC or timer: the machine cannot work.
-pub fn init(firmware: &FirmwareInfo) -> Result<ApicInfo, String> {
+pub fn init(firmware: &FirmwareInfo, fence: IpiFence) -> Result<ApicInfo, String> {
     let cpuid = raw_cpuid::CpuId::new();
     let features = cpuid.get_feature_info().ok_or("CPUID leaf 1 is missing")?;
     if !features.has_apic() {
@@ -40,7 +41,10 @@ pub fn init(firmware: &FirmwareInfo) -> Result<ApicInfo, String> {
     }
     let mut problems = Vec::new();
     pic::mask(&MachinePorts);
-    msr::choose_fence(cpuid.get_vendor_info().as_ref().map_or("", |v| v.as_str()));
+    msr::choose_fence(
+        cpuid.get_vendor_info().as_ref().map_or("", |v| v.as_str()),
+        fence,
+    );
 
     let base = msr::read(msr::APIC_BASE);
     // Firmware that left x2APIC mode on cannot be taken back to xAPIC without a reset of the APIC.

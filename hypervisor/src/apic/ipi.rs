@@ -2,9 +2,9 @@
 //!
 //! [`icr::write`] gives the guarantees. Before the local APIC is set up nothing is sent: there is nobody to send to.
 use super::icr::{self, Delivery, Destination};
-use super::local;
+use super::local::{self, Mode};
 use core::sync::atomic::{AtomicU32, Ordering};
-use lull_core::units::{CpuId, MAX_CPUS};
+use lull_core::units::{CpuId, CpuSet, MAX_CPUS};
 
 const UNKNOWN: u32 = u32::MAX;
 
@@ -14,7 +14,9 @@ static APIC_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(UNKNOWN) }; MAX
 /// Notes which APIC id a CPU has.
 pub fn set_apic_id(cpu: CpuId, apic_id: u32) {
     if let Some(slot) = APIC_IDS.get(cpu.index()) {
-        slot.store(apic_id, Ordering::Relaxed);
+        if slot.swap(apic_id, Ordering::Relaxed) == UNKNOWN {
+            KNOWN.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -42,6 +44,58 @@ fn to(destination: Destination, delivery: Delivery) {
 #[inline]
 pub fn send(cpu: CpuId, vector: u8) {
     to_cpu(cpu, Delivery::Fixed(vector));
+}
+
+/// How many CPUs have an id.
+static KNOWN: AtomicU32 = AtomicU32::new(0);
+
+/// Sends an interrupt of `vector` to these CPUs, none of which is the sender, with as few commands as can be: one for all others, or
+/// one for those of a cluster of 16 (x2APIC), or one for each (xAPIC).
+pub fn send_many(cpus: &CpuSet, vector: u8) {
+    let Some(apic) = local::get() else { return };
+    let delivery = Delivery::Fixed(vector);
+    if cpus.len() + 1 == KNOWN.load(Ordering::Relaxed) as usize {
+        return icr::write(apic, Destination::Others, delivery);
+    }
+    let ids = cpus.iter().filter_map(apic_id);
+    match apic.mode() {
+        Mode::XApic => icr::write_all(apic, ids.map(Destination::Id), delivery),
+        Mode::X2Apic => icr::write_all(apic, Clusters::new(ids), delivery),
+    }
+}
+
+/// APIC ids, those of one cluster together as long as they come one after the other.
+struct Clusters<I: Iterator<Item = u32>> {
+    ids: core::iter::Peekable<I>,
+}
+
+impl<I: Iterator<Item = u32>> Clusters<I> {
+    fn new(ids: I) -> Self {
+        Self {
+            ids: ids.peekable(),
+        }
+    }
+}
+
+impl<I: Iterator<Item = u32>> Iterator for Clusters<I> {
+    type Item = Destination;
+
+    fn next(&mut self) -> Option<Destination> {
+        let first = self.ids.next()?;
+        // A logical id has 16 bits for the cluster.
+        let Ok(cluster) = u16::try_from(first >> 4) else {
+            return Some(Destination::Id(first));
+        };
+        let mut members = 1_u16 << (first & 0xF);
+        while let Some(id) = self.ids.next_if(|id| id >> 4 == first >> 4) {
+            members |= 1 << (id & 0xF);
+        }
+        Some(if members.is_power_of_two() {
+            Destination::Id(first)
+        } else {
+            Destination::Cluster { cluster, members }
+        })
+    }
 }
 
 /// Sends an interrupt of `vector` to the sender.
@@ -73,6 +127,27 @@ pub fn send_start_up(apic_id: u32, page: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn neighbours_are_reached_by_one_command() {
+        let sent: Vec<Destination> = Clusters::new([1, 3, 15, 16, 35, 36].into_iter()).collect();
+        assert_eq!(
+            sent,
+            [
+                Destination::Cluster {
+                    cluster: 0,
+                    members: 1 << 1 | 1 << 3 | 1 << 15
+                },
+                Destination::Id(16),
+                Destination::Cluster {
+                    cluster: 2,
+                    members: 1 << 3 | 1 << 4
+                },
+            ]
+        );
+        let far: Vec<Destination> = Clusters::new([0x10_0000].into_iter()).collect();
+        assert_eq!(far, [Destination::Id(0x10_0000)]);
+    }
 
     #[test]
     fn ids_are_known_once_set() {

@@ -2,6 +2,8 @@
 #![expect(unsafe_code, reason = "RDMSR and WRMSR")]
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
+#[cfg(target_os = "none")]
+use lull_core::options::IpiFence;
 
 /// Base address, x2APIC enable, global enable.
 #[cfg(target_os = "none")]
@@ -13,6 +15,8 @@ pub(super) const X2APIC: u32 = 0x800;
 
 /// Whether a WRMSR to the x2APIC range or to TSC_DEADLINE may overtake earlier stores. True until known better.
 static FENCE_NEEDED: AtomicBool = AtomicBool::new(true);
+/// Whether there is a fence even where the register is uncached memory, which needs none.
+static FENCE_ALWAYS: AtomicBool = AtomicBool::new(false);
 
 /// These WRMSRs are not serialising (Intel SDM vol. 3, 10.12.3): an earlier store may become visible after the IPI.
 /// AMD and Hygon order them in hardware. MFENCE alone is not enough, for WRMSR is no memory access: LFENCE holds it
@@ -24,8 +28,25 @@ fn fence_needed(vendor: &str) -> bool {
 
 /// Decides once, on the boot CPU.
 #[cfg(target_os = "none")]
-pub(super) fn choose_fence(vendor: &str) {
-    FENCE_NEEDED.store(fence_needed(vendor), Ordering::Relaxed);
+pub(super) fn choose_fence(vendor: &str, asked: IpiFence) {
+    let needed = match asked {
+        IpiFence::Auto => fence_needed(vendor),
+        IpiFence::None => false,
+        IpiFence::Full => true,
+    };
+    FENCE_NEEDED.store(needed, Ordering::Relaxed);
+    FENCE_ALWAYS.store(asked == IpiFence::Full, Ordering::Relaxed);
+}
+
+/// As [`order_stores`], before a write to a register in uncached memory: that stays behind all earlier stores by itself.
+#[inline]
+pub(super) fn order_stores_before_mmio() {
+    if FENCE_ALWAYS.load(Ordering::Relaxed) {
+        order_stores();
+    } else {
+        // Volatile stores do not hold back ordinary ones in the compiler.
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
 }
 
 /// Makes every earlier store visible before a following WRMSR to the x2APIC range or TSC_DEADLINE.

@@ -21,6 +21,7 @@ pub mod records;
 pub mod ring;
 mod text;
 pub mod uart;
+pub mod wake_records;
 
 pub use lock::force;
 

@@ -3,6 +3,7 @@
 use lull_core::dispatch::{PassCause, WokenBy};
 use lull_core::wake::Wake;
 
+use crate::console::wake_records::EVENT_NAMES;
 use crate::cpu::percpu::PerCpu;
 use crate::run::Running;
 use crate::{cpu, dumpln};
@@ -25,6 +26,15 @@ pub fn print(running: &'static Running) {
             posts.of(Wake::WillLook),
             posts.of(Wake::RidesAlong)
         );
+        for (event, name) in EVENT_NAMES {
+            let counts = posts.for_event(event);
+            if counts.iter().any(|&count| count > 0) {
+                dumpln!(
+                    "      {name}: {}",
+                    Counts(&Wake::ALL.map(|wake| (wake.name(), counts[wake as usize])))
+                );
+            }
+        }
         dumpln!(
             "   woken {}: {}",
             row.dispatch.all_wakes(),

@@ -11,6 +11,7 @@ use lull_core::wake::WakeWord;
 use super::counters::Reading;
 use super::guests::{self, Outcome};
 use super::start::Running;
+use super::wakes;
 use crate::acpi::power;
 use crate::console::machine_channel;
 use crate::console::records::End;
@@ -35,6 +36,7 @@ pub fn finish(running: &Running) -> ! {
     guests::report_rest(running);
     keys::cstates::print(&reading, time::rate());
     reading.emit("end", BareMetal.now());
+    wakes::emit(running);
     let code = judge(running, &reading, of_vcpus);
     leave(running, code)
 }
@@ -54,10 +56,25 @@ fn wait_for_others(running: &Running) {
     }
 }
 
+/// Have all other CPUs left their dispatch loops?
+fn all_parked(running: &Running) -> bool {
+    PARKED.load(Ordering::Acquire) >= running.online.len().saturating_sub(1)
+}
+
 /// The first thing that is wrong decides.
 fn judge(running: &Running, reading: &Reading, of_vcpus: Ticks) -> EndCode {
     if let Some((cpu, why)) = reading.imbalance() {
         log::error!("{cpu}: {why}");
+        return EndCode::Accounting;
+    }
+    if let Some((row, own, all)) = all_parked(running)
+        .then(|| wakes::imbalance(running))
+        .flatten()
+    {
+        log::error!(
+            "{} was woken {own} times, but all CPUs have woken it {all} times",
+            row.id()
+        );
         return EndCode::Accounting;
     }
     if let Err(in_guests) = guests_and_cpus_agree(reading, of_vcpus) {

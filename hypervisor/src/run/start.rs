@@ -15,12 +15,12 @@ use lull_core::residency::{Fault, Interval};
 use lull_core::sched::Scheduler;
 use lull_core::sched::fair::Fair;
 use lull_core::units::{CpuId, Micros, Nanos};
-use lull_core::wake::{Events, WakeWord};
+use lull_core::wake::{Cause, Events, WakeWord};
 use spin::Once;
 
 use super::counters::{Asked, Row};
 use super::guests::{self, Outcome};
-use super::{bus_masters, choose, end, hardware, hosting, msr_writes};
+use super::{bus_masters, choose, end, hardware, hosting, msr_writes, wake_tests};
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
@@ -150,6 +150,9 @@ pub fn start(booted: Booted) -> ! {
         outcome,
         choices: (0..cpus).map(|_| Once::new()).collect(),
     });
+    running
+        .machine
+        .set_passes_for_all(!running.options.wakes.notify);
     guests::add_to_scheduler(running);
     spoil_accounting(running);
     open_console(running, apic.io_apics);
@@ -162,6 +165,7 @@ pub fn start(booted: Booted) -> ! {
         .filter(|&cpu| cpu != boot_cpu)
         .collect();
     smp::release(&others, other_cpu);
+    wake_tests::run(running);
     guests::start(running);
     if let Some(seconds) = running.options.run_for {
         let span = time::rate().ticks(Nanos::new(u64::from(seconds.0) * 1_000_000_000));
@@ -228,6 +232,7 @@ fn turn(running: &'static Running, cpu: CpuId) {
         pcpu.idle.set_own_limit(limit);
     }
     let mut idle = CpuIdle::new(selected.usable, governor, selected.monitor);
+    idle.set_store_wakes(running.options.wakes.ipiless);
     if let Some(choice) = running.choices.get(cpu.index()) {
         choice.call_once(|| selected);
     }
@@ -356,7 +361,7 @@ fn open_console(running: &Running, io_apics: Vec<apic::ioapic::IoApic>) {
     if routed {
         // This runs on the CPU that the interrupt is routed to: the boot CPU.
         console::set_rx_hook(
-            || machine::post_to_own(BareMetal.cpu(), Events::CONSOLE),
+            || machine::post_to_own(Events::CONSOLE, Cause::Vector(vector::CONSOLE)),
             || BareMetal.cpu().index() == 0,
         );
         console::enable_rx_interrupt();

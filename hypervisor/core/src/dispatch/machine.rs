@@ -4,9 +4,10 @@ use super::pcpu::Pcpu;
 use crate::platform::Platform;
 use crate::sched::unit::Kick;
 use crate::sched::{Removal, SchedError, Scheduler, UnitParams, Weight};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::timer::{TimerKey, UnknownVcpu};
 use crate::units::{CpuId, CpuSet, Nanos, Ticks, VcpuId};
-use crate::wake::{Batch, Events, Origin};
+use crate::wake::{Batch, Cause, Events, Origin};
 use alloc::boxed::Box;
 
 /// The pCPUs, the scheduler and the platform under them. One value, shared by all.
@@ -17,6 +18,8 @@ pub struct Machine<P, S> {
     platform: P,
     sched: S,
     pcpus: Box<[Pcpu]>,
+    /// Every event costs a scheduling pass.
+    passes_for_all: AtomicBool,
 }
 
 impl<P: Platform, S: Scheduler> Machine<P, S> {
@@ -26,7 +29,8 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         Self {
             platform,
             sched,
-            pcpus: (0..cpus).map(|_| Pcpu::new(vcpus)).collect(),
+            pcpus: (0..cpus).map(|_| Pcpu::new(vcpus, cpus)).collect(),
+            passes_for_all: AtomicBool::new(false),
         }
     }
 
@@ -53,6 +57,15 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             .map(|(index, pcpu)| (CpuId::new(index as u32), pcpu))
     }
 
+    /// `true`: every event costs a scheduling pass, as where "look at this" and "the runqueue changed" are one. To compare.
+    pub fn set_passes_for_all(&self, on: bool) {
+        self.passes_for_all.store(on, Ordering::Relaxed);
+    }
+
+    pub(super) fn passes_for_all(&self) -> bool {
+        self.passes_for_all.load(Ordering::Relaxed)
+    }
+
     /// The pCPU this runs on. Its wake word is the one that the VM-entry gate publishes GUEST in.
     pub fn this_pcpu(&self) -> Option<&Pcpu> {
         self.pcpu(self.platform.cpu())
@@ -77,15 +90,35 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             pcpu.word.post_local(events);
             return;
         }
-        let wake = match self.pcpu(here) {
-            Some(own) => own
-                .wakes
-                .count(events, pcpu.word.post_as(events, own.origin())),
-            None => pcpu.word.post(events),
+        let Some(own) = self.pcpu(here) else {
+            debug_assert!(false, "{here} is not one of the machine's");
+            return;
         };
+        let wake = own
+            .wakes
+            .count(events, pcpu.word.post_as(events, own.origin()));
+        if wake.ends_sleep() {
+            own.count_woke(target);
+        }
         if wake.needs_ipi() {
             self.platform.send(target);
         }
+    }
+
+    /// Posts events to this pCPU from an interrupt handler of its own.
+    pub fn post_from_handler(&self, events: Events, cause: Cause) {
+        let here = self.platform.cpu();
+        if let Some(own) = self.pcpu(here)
+            && own.word.post_from_handler(events, Origin::new(here, cause))
+        {
+            own.count_woke(here);
+        }
+    }
+
+    /// How many sleeps of a pCPU all others, and its own interrupts, say that they have ended. While all are quiet: as many as it
+    /// says itself, NMI handlers' apart.
+    pub fn woke(&self, target: CpuId) -> u64 {
+        self.pcpus.iter().map(|pcpu| pcpu.woke(target)).sum()
     }
 
     /// [`post`](Self::post) to several pCPUs, with as few interrupts as the interrupt controller takes. Nobody else who
@@ -106,7 +139,9 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             }
             let wake = batch.post(target, &pcpu.word, events, origin);
             if let Some(own) = own {
-                let _ = own.wakes.count(events, wake);
+                if own.wakes.count(events, wake).ends_sleep() {
+                    own.count_woke(target);
+                }
             }
         }
         let due = batch.due(|cpu| self.pcpu(cpu).map(|pcpu| &pcpu.word));

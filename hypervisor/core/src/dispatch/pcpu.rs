@@ -6,8 +6,9 @@ use crate::residency::{CpuAccount, HwAccount};
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::timer::{DeadlineQueue, TimerKey, UnknownVcpu};
-use crate::units::{Ticks, VcpuId};
-use crate::wake::{Origin, WakeStats, WakeWord};
+use crate::units::{CpuId, Ticks, VcpuId};
+use crate::wake::{Origin, WakeStats, WakeWord, WakerLog};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 const NO_VCPU: u32 = u32::MAX;
@@ -24,6 +25,10 @@ pub struct Pcpu {
     pub hardware: HwAccount,
     /// The posts that it made to others.
     pub wakes: WakeStats,
+    /// Who ended its sleeps.
+    pub wakers: WakerLog,
+    /// How many sleeps of each CPU it has ended, its own included: what the [`wakers`](Self::wakers) of that CPU must add up to.
+    woke: Box<[AtomicU64]>,
     /// What its dispatch loop has done.
     pub stats: DispatchStats,
     /// What was asked of its sleeps. Whoever changes it posts CALL.
@@ -38,12 +43,14 @@ pub struct Pcpu {
 }
 
 impl Pcpu {
-    pub(super) fn new(vcpus: usize) -> Self {
+    pub(super) fn new(vcpus: usize, cpus: usize) -> Self {
         Self {
             word: WakeWord::new(),
             account: CpuAccount::new(),
             hardware: HwAccount::new(),
             wakes: WakeStats::default(),
+            wakers: WakerLog::default(),
+            woke: (0..cpus).map(|_| AtomicU64::new(0)).collect(),
             stats: DispatchStats::default(),
             idle: IdleControl::new(vcpus),
             timers: Lock::new(DeadlineQueue::new(vcpus)),
@@ -72,6 +79,32 @@ impl Pcpu {
 
     pub(super) fn set_origin(&self, origin: Origin) {
         self.origin.store(origin.to_raw(), Ordering::Relaxed);
+    }
+
+    /// How many sleeps of that CPU this one has ended.
+    pub fn woke(&self, target: CpuId) -> u64 {
+        self.woke
+            .get(target.index())
+            .map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn count_woke(&self, target: CpuId) {
+        if let Some(count) = self.woke.get(target.index()) {
+            // One writer.
+            let woke = count.load(Ordering::Relaxed);
+            count.store(woke.wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Whose the earliest deadline is.
+    pub(super) fn next_timer(&self) -> Option<TimerKey> {
+        let timers = self.timers.lock();
+        let next = timers.next_deadline()?;
+        timers
+            .iter()
+            .find(|&(_, deadline)| deadline == next)
+            .map(|(key, _)| key)
     }
 
     /// When it must look at its deadlines again.

@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use crate::sched::{Leave, Prev, Scheduler};
 use crate::timer::TimerKey;
 use crate::units::{CpuId, Ticks, VcpuId};
-use crate::wake::{Cause, Events, Origin};
+use crate::wake::{Cause as WakeCause, Events, Origin, Taken, WokenHow};
 
 /// What one pCPU knows from one turn to the next.
 pub(super) struct PcpuLoop<'a, P, S, R> {
@@ -46,7 +46,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     /// Turns until STOP.
     pub fn run<G: Governor>(&mut self, idle: &mut CpuIdle<G>) {
         self.pcpu.account.start(self.now());
-        self.act_for(Cause::Hypervisor);
+        self.act_for(WakeCause::Hypervisor);
         let mut events = Events::empty();
         while self.look(events).is_ok() {
             let cause = self.cause.take();
@@ -82,7 +82,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             if events.contains(Events::CONSOLE) {
                 self.runner.console();
             }
-            if events.contains(Events::RESCHED) {
+            if events.contains(Events::RESCHED) || self.machine.passes_for_all() {
                 self.want(PassCause::Resched);
             }
             if events.contains(Events::TIMER) {
@@ -101,16 +101,16 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
                 TimerKey::RunFor => self.machine.stop(),
                 TimerKey::Console => self.runner.console(),
                 TimerKey::Vcpu(v) => {
-                    self.act_for(Cause::VcpuTimer(v));
+                    self.act_for(WakeCause::VcpuTimer(v));
                     self.runner.timer_expired(v);
-                    self.act_for(Cause::Hypervisor);
+                    self.act_for(WakeCause::Hypervisor);
                 }
             }
         }
     }
 
     /// From now on, this CPU's posts are made on that behalf.
-    fn act_for(&self, cause: Cause) {
+    fn act_for(&self, cause: WakeCause) {
         self.pcpu.set_origin(Origin::new(self.cpu, cause));
     }
 
@@ -165,7 +165,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
 
     fn enter(&mut self, v: VcpuId) {
         self.arm();
-        self.act_for(Cause::Vcpu(v));
+        self.act_for(WakeCause::Vcpu(v));
         let outcome = self.runner.enter(v);
         match outcome {
             RunOutcome::Events => {}
@@ -175,7 +175,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             RunOutcome::Yield => self.cause = Some(PassCause::Yielded),
             RunOutcome::Gone => self.cause = Some(PassCause::Gone),
         }
-        self.act_for(Cause::Hypervisor);
+        self.act_for(WakeCause::Hypervisor);
     }
 
     fn is_kicked(&self, v: VcpuId) -> bool {
@@ -205,13 +205,32 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
         idle.follow(&self.pcpu.idle);
         let report = idle.idle_once(platform, &self.pcpu.word, &self.pcpu.account, deadline);
         self.armed = None; // The idle path arms for itself.
+        if let Some(how) = WokenHow::of(&report.taken) {
+            self.pcpu.wakers.record(how, self.waker(&report.taken));
+        }
         if let IdleOutcome::Slept { .. } = report.outcome {
             let now = self.now();
             let reached = deadline.is_some_and(|deadline| deadline <= now);
             self.runner.woken(now);
-            self.pcpu.stats.woken(WokenBy::of(report.events, reached));
+            let by = WokenBy::of(report.events, reached);
+            self.pcpu.stats.woken(by);
+            if by == WokenBy::Spurious {
+                self.pcpu.wakers.spurious();
+            }
         }
         report.events
+    }
+
+    /// Whom the wake is owed to. The own timer has been armed for somebody.
+    fn waker(&self, taken: &Taken) -> Origin {
+        if taken.origin.cause() != WakeCause::OwnTimer {
+            return taken.origin;
+        }
+        let cause = match self.pcpu.next_timer() {
+            Some(TimerKey::Vcpu(v)) => WakeCause::VcpuTimer(v),
+            _ => WakeCause::Timer,
+        };
+        Origin::new(self.cpu, cause)
     }
 
     /// The loop has ended: what ran here is out of the guest for good.

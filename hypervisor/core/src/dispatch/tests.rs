@@ -9,7 +9,7 @@ use crate::sched::unit::Phase;
 use crate::sched::{UnitParams, Weight};
 use crate::timer::TimerKey;
 use crate::units::{CpuId, CpuSet, Nanos, Ticks};
-use crate::wake::{Events, SleepState, Wake};
+use crate::wake::{Cause, Events, Origin, SleepState, Wake, WokenHow};
 use mock::*;
 use std::string::String;
 use std::vec::Vec;
@@ -451,4 +451,50 @@ fn figures_that_cannot_be_true_together_are_named() {
         "4 sleeps, but 0 ends of sleeps"
     );
     assert_eq!(good.since(&lost).avoided, 1);
+}
+
+#[test]
+fn who_woke_and_who_was_woken_agree() {
+    let mut world = World::new(2);
+    world.start(0);
+    world.outcomes(0, [RunOutcome::Block]);
+    for (time, events) in [
+        (10_000, Events::CALL),
+        (20_000, Events::RESCHED),
+        (30_000, Events::CALL),
+    ] {
+        world.at(time, Act::Post(events));
+    }
+    world.machine.set_console_timer(Some(Ticks::new(25_000)));
+    world.at(40_000, Act::Stop);
+    world.run();
+    let pcpu = world.machine.pcpu(CPU0).unwrap();
+    let (sleeper, dispatch) = (pcpu.wakers.counts(), counts(&world));
+    assert_eq!(sleeper.owned(), world.machine.woke(CPU0));
+    assert_eq!(sleeper.attributed(), sleeper.owned());
+    assert_eq!(
+        WokenHow::ALL.map(|how| sleeper.of(how)),
+        [0, 4, 1, 0, 0, 0],
+        "CPU 0 sleeps by HLT"
+    );
+    assert_eq!(sleeper.owned(), dispatch.all_wakes());
+    let top: Vec<_> = sleeper.top().collect();
+    assert_eq!(top[0].1, 4, "{top:?}");
+    assert!(
+        top.contains(&(Origin::new(CPU0, Cause::Timer), 1)),
+        "{top:?}"
+    );
+}
+
+#[test]
+fn every_event_costs_a_pass_if_that_is_asked_for() {
+    for (all, passes) in [(false, 0), (true, 2)] {
+        let mut world = World::new(2);
+        world.machine.set_passes_for_all(all);
+        world.at(10_000, Act::Post(Events::CALL));
+        world.at(20_000, Act::Post(Events::CALL));
+        world.at(30_000, Act::Stop);
+        world.run();
+        assert_eq!(counts(&world).passes_for(PassCause::Resched), passes);
+    }
 }

@@ -1,8 +1,8 @@
 //! The table of all options: name, form, meaning, and what each does.
 
 use super::{
-    AccountFault, Crash, EarlyIrq, ExitPort, IdleMethod, LatencyLimit, LogLevel, Options, Seconds,
-    number,
+    AccountFault, Crash, EarlyIrq, ExitPort, IdleMethod, IpiFence, LatencyLimit, LogLevel, Options,
+    Seconds, WakeTest, number,
 };
 use crate::governor::AnyGovernor;
 use crate::units::{CpuId, MAX_CPUS, Micros, TickRate};
@@ -63,7 +63,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 27] = [
+pub const OPTIONS: [OptionSpec; 32] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -301,6 +301,61 @@ pub const OPTIONS: [OptionSpec; 27] = [
         "the TSC's rate, instead of measuring it",
         |options, value| {
             options.tsc_rate = TickRate::from_hz(number(value, 1_000_000..=100_000_000_000)?);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "wake.ipiless",
+        "on|off",
+        "off: a CPU that sleeps is always interrupted, even if it watches its wake word (default on)",
+        |options, value| {
+            options.wakes.ipiless = on_off(value)?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "wake.notify",
+        "on|off",
+        "off: every wake costs a scheduling pass (default on: only one that changed a runqueue does)",
+        |options, value| {
+            options.wakes.notify = on_off(value)?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "ipi.fence",
+        "auto|none|full",
+        "what orders stores before an IPI: what the CPU needs, nothing, or fences always (default auto)",
+        |options, value| {
+            options.wakes.fence = one_of(
+                value,
+                &[
+                    ("auto", IpiFence::Auto),
+                    ("none", IpiFence::None),
+                    ("full", IpiFence::Full),
+                ],
+            )?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.wakes",
+        "bench|soak",
+        "testing: measure calls and wakes, or exercise them at random under a watchdog, and end",
+        |options, value| {
+            options.wakes.test = Some(one_of(
+                value,
+                &[("bench", WakeTest::Bench), ("soak", WakeTest::Soak)],
+            )?);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.seed",
+        "N",
+        "testing: where test.wakes=soak begins",
+        |options, value| {
+            options.wakes.seed = number(value, 0..=u64::MAX)?;
             Ok(())
         },
     ),

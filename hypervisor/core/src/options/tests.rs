@@ -19,7 +19,8 @@ fn an_empty_line_gives_the_defaults() {
 fn every_option_reaches_its_field() {
     let options = clean(
         "loglvl=debug idle=hlt governor=menu latency=20:1-3 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
-         ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.absent-ap=3 test.crash=stack",
+         ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.absent-ap=3 test.crash=stack \
+         wake.ipiless=off wake.notify=off ipi.fence=full test.wakes=soak test.seed=7",
     );
     let expected = Options {
         log_level: LogLevel::Debug,
@@ -30,6 +31,13 @@ fn every_option_reaches_its_field() {
             cpus: CpuSet::inclusive(1, 3),
         }],
         cstates: CStateOptions::default(),
+        wakes: WakeOptions {
+            ipiless: false,
+            notify: false,
+            fence: IpiFence::Full,
+            test: Some(WakeTest::Soak),
+            seed: 7,
+        },
         exit_port: Some(ExitPort::Code(0xF4)),
         run_for: Some(Seconds(5)),
         keep: true,

@@ -17,6 +17,8 @@ pub enum Cause {
     VcpuTimer(VcpuId),
     /// A timer of the hypervisor: the end of a slice, of the run, or the console's.
     Timer,
+    /// The CPU's own one-shot, before anybody has looked for whom it was armed.
+    OwnTimer,
     /// The handler of this interrupt vector.
     Vector(u8),
     /// An NMI or machine-check handler.
@@ -52,6 +54,7 @@ impl Origin {
             Cause::Timer => (3, 0),
             Cause::Vector(vector) => (4, vector as u32),
             Cause::Nmi => (5, 0),
+            Cause::OwnTimer => (6, 0),
         };
         let cpu = cpu.get() as u64 & ((1 << CPU_BITS) - 1);
         let id = id as u64 & ((1 << ID_BITS) - 1);
@@ -90,6 +93,7 @@ impl Origin {
             3 => Cause::Timer,
             4 => Cause::Vector(id as u8),
             5 => Cause::Nmi,
+            6 => Cause::OwnTimer,
             _ => Cause::Hypervisor,
         }
     }
@@ -109,7 +113,7 @@ impl fmt::Display for Origin {
             Cause::Hypervisor => f.write_str("hypervisor"),
             Cause::Vcpu(v) => write!(f, "{v}"),
             Cause::VcpuTimer(v) => write!(f, "timer of {v}"),
-            Cause::Timer => f.write_str("timer"),
+            Cause::Timer | Cause::OwnTimer => f.write_str("timer"),
             Cause::Vector(vector) => write!(f, "vector {vector:#x}"),
             Cause::Nmi => f.write_str("NMI"),
         }
@@ -130,6 +134,7 @@ mod tests {
             Cause::Timer,
             Cause::Vector(0xEF),
             Cause::Nmi,
+            Cause::OwnTimer,
         ] {
             for cpu in [0, 1, 255, 4095].map(CpuId::new) {
                 let origin = Origin::new(cpu, cause);

@@ -7,7 +7,7 @@ use crate::idle::MonitorTrust;
 use crate::platform::{Clock, Ipi, IrqGate, OneShot, Sleeper};
 use crate::sched::fair::Fair;
 use crate::units::{TickRate, VcpuId};
-use crate::wake::WakeWord;
+use crate::wake::Cause;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -60,7 +60,8 @@ impl Mock {
         state.first_irq.set(Some(at));
         if timer.is_some_and(|timer| timer <= at) {
             state.armed.set(None);
-            return self.word().post_local(Events::TIMER);
+            let machine = state.machine.get().unwrap();
+            return machine.post_from_handler(Events::TIMER, Cause::OwnTimer);
         }
         let Some((_, act)) = state.script.borrow_mut().pop_front() else {
             return;
@@ -73,15 +74,12 @@ impl Mock {
             Act::Remove(v) => drop(machine.remove_vcpu(vcpu(v)).unwrap()),
             Act::FireEarly => {
                 state.armed.set(None);
-                self.word().post_local(Events::TIMER);
+                state.cpu.set(0);
+                machine.post_from_handler(Events::TIMER, Cause::OwnTimer);
             }
             Act::Stop => machine.post(CPU0, Events::STOP),
         }
         state.cpu.set(0);
-    }
-
-    fn word(&self) -> &WakeWord {
-        &self.0.machine.get().unwrap().pcpu(CPU0).unwrap().word
     }
 }
 
@@ -114,7 +112,7 @@ impl Sleeper for Mock {
     }
     fn prepare(&self, _flags: CStateFlags) {}
     fn recover(&self, _flags: CStateFlags) {}
-    fn arm_monitor(&self, _word: &WakeWord) {}
+    fn arm_monitor(&self, _word: &crate::wake::WakeWord) {}
     fn mwait(&self, _hint: MwaitHint, _gate: IrqGate) {
         self.something_happens();
     }

@@ -1,0 +1,65 @@
+//! Who woke whom: readings for the keys `i` and `w`, the machine channel, and the check at the end.
+//!
+//! Lock: `BASE` is a leaf, held only while a reading is copied.
+
+use alloc::vec::Vec;
+
+use spin::mutex::TicketMutex;
+
+use super::Running;
+use crate::console::machine_channel;
+use crate::console::wake_records::{self, WakeRow};
+use crate::smp::calls;
+
+/// The counters when they were last reset.
+static BASE: TicketMutex<Vec<WakeRow>> = TicketMutex::new(Vec::new());
+
+/// One row for each CPU that is online, from the start of the machine. Wakes none of them.
+pub fn rows(running: &Running) -> Vec<WakeRow> {
+    running
+        .online
+        .iter()
+        .filter_map(|&cpu| {
+            let pcpu = running.machine.pcpu(cpu)?;
+            Some(WakeRow {
+                cpu: cpu.get(),
+                posts: pcpu.wakes.counts(),
+                wakers: pcpu.wakers.counts(),
+                woken_by_all: running.machine.woke(cpu),
+                served: calls::served(cpu),
+            })
+        })
+        .collect()
+}
+
+/// The same, since the last [`reset`].
+pub fn rows_since_reset(running: &Running) -> Vec<WakeRow> {
+    let now = rows(running);
+    let base = BASE.lock();
+    now.iter()
+        .map(|row| {
+            base.iter()
+                .find(|old| old.cpu == row.cpu)
+                .map_or(*row, |old| row.since(old))
+        })
+        .collect()
+}
+
+/// Counts anew from here on.
+pub fn reset(running: &Running) {
+    let now = rows(running);
+    *BASE.lock() = now;
+}
+
+/// Writes the `wakes` record.
+pub fn emit(running: &Running) {
+    let rows = rows(running);
+    machine_channel::emit(|sink| wake_records::wakes(sink, rows.iter()));
+}
+
+/// The first CPU whose sleeps do not add up to what all others say that they have ended, and both sums. Once all are parked.
+pub fn imbalance(running: &Running) -> Option<(WakeRow, u64, u64)> {
+    rows(running)
+        .into_iter()
+        .find_map(|row| row.check().err().map(|(own, all)| (row, own, all)))
+}
