@@ -14,6 +14,7 @@ use crate::{
 };
 
 mod governors;
+mod wake;
 
 /// Options of `bench`.
 #[derive(Args)]
@@ -30,6 +31,8 @@ enum Bench {
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         runs: u32,
     },
+    /// Calls and wakes, with each idea on and off: QEMU counts instructions, and in Bochs MWAIT really sleeps
+    Wake(wake::WakeArgs),
     /// Energy and wake latency of the governors on recorded and synthetic idle traces, against an oracle
     Governors(governors::GovernorsArgs),
 }
@@ -41,6 +44,7 @@ enum Bench {
 pub fn command(args: &BenchArgs) -> Result<()> {
     match &args.bench {
         Bench::Boot { runs } => boot(*runs),
+        Bench::Wake(args) => wake::command(args),
         Bench::Governors(args) => governors::command(args),
     }
 }

@@ -14,6 +14,7 @@ mod build;
 mod channel;
 mod cstates;
 mod deps;
+mod emulated;
 mod guest_arg;
 mod iso;
 mod lint;
@@ -23,6 +24,7 @@ mod qemu;
 mod report;
 mod run;
 mod session;
+mod soak;
 mod test;
 mod workspace;
 
@@ -51,6 +53,8 @@ enum Command {
     Lint,
     /// Model-check the wake protocol, the cross-CPU calls and the vCPUs' kicks
     Model(model::ModelArgs),
+    /// Exercise calls and wakes at random on the real image, under a watchdog
+    Soak(soak::SoakArgs),
     /// Measure, and print figures
     Bench(bench::BenchArgs),
     /// Ask which C-states Lull would use on a CPU, and why
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::command(&args),
         Command::Lint => lint::command(),
         Command::Model(args) => model::command(&args),
+        Command::Soak(args) => soak::command(&args),
         Command::Bench(args) => bench::command(&args),
         Command::CStates(args) => cstates::command(&args),
     };

@@ -15,11 +15,21 @@ pub enum Message {
     Cstates(Cstates),
     Guest(GuestEvent),
     Figure(Figure),
+    Measure(Measure),
     Command(CommandAnswer),
     End(End),
     /// A type that this xtask does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// What Lull measured of itself.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Measure {
+    pub name: String,
+    pub value: u64,
+    pub unit: String,
 }
 
 /// What was found at boot.
