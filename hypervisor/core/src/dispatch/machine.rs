@@ -101,20 +101,21 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             debug_assert!(false, "{events:?} to {target}, which does not exist");
             return;
         };
-        let Some(own) = self.this_pcpu() else {
-            debug_assert!(false, "a CPU that is not one of the machine's posts");
-            return;
-        };
-        if core::ptr::eq(pcpu, own) {
+        if target == self.platform.cpu() {
             pcpu.word.post_local(events);
             return;
         }
-        let wake = own
-            .wakes
-            .count(events, pcpu.word.post_as(events, own.origin()));
-        if wake.ends_sleep() {
-            own.count_woke(target);
-        }
+        let wake = match self.this_pcpu() {
+            Some(own) => {
+                let wake = pcpu.word.post_as(events, own.origin());
+                if wake.ends_sleep() {
+                    own.count_woke(target);
+                }
+                own.wakes.count(events, wake)
+            }
+            // It has no books.
+            None => pcpu.word.post(events),
+        };
         if wake.needs_ipi() {
             self.platform.send(target);
         }
