@@ -13,10 +13,10 @@ static APIC_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(UNKNOWN) }; MAX
 
 /// Notes which APIC id a CPU has.
 pub fn set_apic_id(cpu: CpuId, apic_id: u32) {
-    if let Some(slot) = APIC_IDS.get(cpu.index()) {
-        if slot.swap(apic_id, Ordering::Relaxed) == UNKNOWN {
-            KNOWN.fetch_add(1, Ordering::Relaxed);
-        }
+    if let Some(slot) = APIC_IDS.get(cpu.index())
+        && slot.swap(apic_id, Ordering::Relaxed) == UNKNOWN
+    {
+        KNOWN.fetch_add(1, Ordering::Relaxed);
     }
 }
 

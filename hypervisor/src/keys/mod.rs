@@ -21,6 +21,7 @@ mod table;
 mod timers;
 #[cfg(target_os = "none")]
 mod wakes;
+#[cfg(target_os = "none")]
 mod who;
 
 #[cfg(target_os = "none")]

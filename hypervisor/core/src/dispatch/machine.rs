@@ -154,10 +154,10 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
                 continue;
             }
             let wake = batch.post(target, &pcpu.word, events, origin);
-            if let Some(own) = own {
-                if own.wakes.count(events, wake).ends_sleep() {
-                    own.count_woke(target);
-                }
+            if let Some(own) = own
+                && own.wakes.count(events, wake).ends_sleep()
+            {
+                own.count_woke(target);
             }
         }
         let due = batch.due(|cpu| self.pcpu(cpu).map(|pcpu| &pcpu.word));
