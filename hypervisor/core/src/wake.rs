@@ -102,11 +102,13 @@ impl Wake {
     ];
 
     /// Is an interrupt due?
+    #[inline]
     pub const fn needs_ipi(self) -> bool {
         matches!(self, Wake::SendIpi | Wake::KickGuest | Wake::Insist)
     }
 
     /// Did this post, and no other, end a sleep?
+    #[inline]
     pub const fn ends_sleep(self) -> bool {
         matches!(self, Wake::SendIpi | Wake::StoreWakes)
     }
@@ -171,6 +173,7 @@ const fn events_of(word: u64) -> Events {
     Events::from_bits_retain((word & EVENTS_MASK) as u16)
 }
 
+#[inline]
 const fn state_of(word: u64) -> SleepState {
     match (word & STATE_MASK) >> STATE_SHIFT {
         0 => SleepState::Awake,
@@ -181,6 +184,7 @@ const fn state_of(word: u64) -> SleepState {
 }
 
 /// What is left to do for whoever found `before`, and has posted.
+#[inline]
 fn owed(before: u64) -> Wake {
     let asleep = match state_of(before) {
         SleepState::Awake => Wake::WillLook,
@@ -234,6 +238,18 @@ impl WakeWord {
         }
         // Whoever rides along with a batch and sends owes the wake from then on.
         owed(self.put(events, origin.bits(), BATCHED))
+    }
+
+    /// Posts events to a CPU that watches its word and has none, and to no other. `true`: it did, and the store wakes the CPU.
+    ///
+    /// As [`post_as`](Self::post_as) where that answers [`Wake::StoreWakes`], in the fewest instructions.
+    #[inline]
+    pub fn post_if_watched(&self, events: Events, origin: Origin) -> bool {
+        let watching = state_bits(SleepState::Watching);
+        let woken = watching | u64::from(events.bits()) | origin.bits();
+        self.word
+            .compare_exchange(watching, woken, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Posts events as one of many posts whose interrupts are sent together, a little later; call it with interrupts off.

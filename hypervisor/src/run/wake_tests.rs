@@ -94,6 +94,10 @@ impl Bench {
         self.one_to_one("ipistorm-sync", target, STORM, || {
             let _ = calls::on(target, nothing, 0, Wait::UntilDone);
         });
+        // The same, but each call finds the target asleep; only the calls are timed.
+        self.storm("ipistorm-idle", target, STORM, Some(target), || {
+            let _ = calls::on(target, nothing, 0, Wait::UntilDone);
+        });
         self.one_to_one("ipistorm-async", target, STORM, || {
             let _ = calls::on(target, nothing, 0, Wait::No);
         });
@@ -146,7 +150,26 @@ impl Bench {
         }
     }
 
-    fn one_to_one(&self, name: &str, target: CpuId, rounds: u64, mut once: impl FnMut()) {
+    fn one_to_one(&self, name: &str, target: CpuId, rounds: u64, once: impl FnMut()) {
+        self.storm(name, target, rounds, None, once);
+    }
+
+    /// Waits until this CPU sleeps.
+    fn until_asleep(&self, cpu: CpuId) {
+        let Some(word) = self.word(cpu) else { return };
+        wait_for("a CPU falls asleep", || {
+            matches!(word.state(), SleepState::Watching | SleepState::Halted) && !word.is_pending()
+        });
+    }
+
+    fn storm(
+        &self,
+        name: &str,
+        target: CpuId,
+        rounds: u64,
+        asleep: Option<CpuId>,
+        mut once: impl FnMut(),
+    ) {
         // The machine comes to rest first.
         let rest = time::now() + time::rate().ticks(Nanos::new(1_000_000));
         while time::now() < rest {
@@ -161,11 +184,21 @@ impl Bench {
             return;
         };
         let (posts, passes) = (own.wakes.counts(), theirs.stats.counts().all_passes());
-        let start = time::now();
-        for _ in 0..rounds {
-            once();
+        let mut took = 0;
+        if let Some(cpu) = asleep {
+            for _ in 0..rounds {
+                self.until_asleep(cpu);
+                let start = time::now();
+                once();
+                took += (time::now() - start).get();
+            }
+        } else {
+            let start = time::now();
+            for _ in 0..rounds {
+                once();
+            }
+            took = (time::now() - start).get();
         }
-        let took = (time::now() - start).get();
         let posts = own.wakes.counts().since(&posts);
         let passes = theirs.stats.counts().all_passes() - passes;
         for (what, value, unit) in [

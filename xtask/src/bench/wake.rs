@@ -45,8 +45,9 @@ const VARIANTS: [(&str, &str); 6] = [
     ("fence full", "ipi.fence=full wake.ipiless=off"),
 ];
 
-const STORMS: [&str; 5] = [
+const STORMS: [&str; 6] = [
     "ipistorm-sync",
+    "ipistorm-idle",
     "ipistorm-async",
     "one-to-all",
     "all-to-one",
@@ -212,9 +213,9 @@ fn bochs_bars(runs: &Runs, bars: &mut Vec<Bar>) -> Result<()> {
             .context("a variant is missing")
     };
     let (on, off) = (run("all on")?, run("both off")?);
-    let rounds = required(on, "ipistorm-sync.rounds")? as f64;
+    let rounds = required(on, "ipistorm-idle.rounds")? as f64;
     let share = |ended: &Ended| -> Result<f64> {
-        Ok(required(ended, "ipistorm-sync.ipis")? as f64 / rounds)
+        Ok(required(ended, "ipistorm-idle.ipis")? as f64 / rounds)
     };
     bars.push(Bar {
         what: "IPIs for each synchronous call to an idle CPU".to_owned(),
@@ -228,13 +229,13 @@ fn bochs_bars(runs: &Runs, bars: &mut Vec<Bar>) -> Result<()> {
     });
     bars.push(Bar {
         what: "scheduling passes of the called CPU".to_owned(),
-        value: required(on, "ipistorm-sync.passes")? as f64,
+        value: required(on, "ipistorm-idle.passes")? as f64,
         at_most: 0.0,
     });
     bars.push(Bar {
         what: "time of a synchronous call, all on against both off".to_owned(),
-        value: required(on, "ipistorm-sync.ticks")? as f64
-            / required(off, "ipistorm-sync.ticks")?.max(1) as f64,
+        value: required(on, "ipistorm-idle.ticks")? as f64
+            / required(off, "ipistorm-idle.ticks")?.max(1) as f64,
         at_most: 0.4,
     });
     Ok(())

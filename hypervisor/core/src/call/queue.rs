@@ -37,8 +37,12 @@ impl Head {
         Self(AtomicU64::new(CLOSED))
     }
 
+    /// By its own CPU. One that is open stays as it is.
     pub fn open(&self) {
-        self.0.store(0, Ordering::Release);
+        // What callers have rung at a closed queue was refused.
+        if self.0.load(Ordering::Relaxed) & CLOSED != 0 {
+            self.0.store(0, Ordering::Release);
+        }
     }
 
     /// For the queue's own CPU, and for its callers to wait by.

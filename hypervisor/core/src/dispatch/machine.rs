@@ -29,7 +29,7 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         Self {
             platform,
             sched,
-            pcpus: (0..cpus).map(|_| Pcpu::new(vcpus, cpus)).collect(),
+            pcpus: (0..cpus).map(|_| Pcpu::new(vcpus)).collect(),
             passes_for_all: AtomicBool::new(false),
         }
     }
@@ -80,26 +80,42 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
     }
 
     /// Posts events to a pCPU, and interrupts it if nothing less gets its attention.
+    #[inline(always)]
     pub fn post(&self, target: CpuId, events: Events) {
+        // The short way, for a CPU that watches its word: no interrupt, and no more instructions than it takes. The own one never
+        // does: it is here.
+        if let (Some(pcpu), Some(own)) = (self.pcpu(target), self.this_pcpu())
+            && pcpu.word.post_if_watched(events, own.origin())
+        {
+            own.wakes.count_store(events);
+            own.count_woke(target);
+        } else {
+            self.post_any(target, events);
+        }
+    }
+
+    /// [`post`](Self::post), whatever the target does.
+    #[inline(never)]
+    fn post_any(&self, target: CpuId, events: Events) {
         let Some(pcpu) = self.pcpu(target) else {
             debug_assert!(false, "{events:?} to {target}, which does not exist");
             return;
         };
-        let here = self.platform.cpu();
-        if target == here {
+        if target == self.platform.cpu() {
             pcpu.word.post_local(events);
             return;
         }
-        let Some(own) = self.pcpu(here) else {
-            debug_assert!(false, "{here} is not one of the machine's");
-            return;
+        let wake = match self.this_pcpu() {
+            Some(own) => {
+                let wake = pcpu.word.post_as(events, own.origin());
+                if wake.ends_sleep() {
+                    own.count_woke(target);
+                }
+                own.wakes.count(events, wake)
+            }
+            // It has no books.
+            None => pcpu.word.post(events),
         };
-        let wake = own
-            .wakes
-            .count(events, pcpu.word.post_as(events, own.origin()));
-        if wake.ends_sleep() {
-            own.count_woke(target);
-        }
         if wake.needs_ipi() {
             self.platform.send(target);
         }

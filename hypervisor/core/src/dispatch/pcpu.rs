@@ -6,9 +6,8 @@ use crate::residency::{CpuAccount, HwAccount};
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::timer::{DeadlineQueue, TimerKey, UnknownVcpu};
-use crate::units::{CpuId, Ticks, VcpuId};
+use crate::units::{CpuId, MAX_CPUS, Ticks, VcpuId};
 use crate::wake::{Origin, WakeStats, WakeWord, WakerLog};
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 const NO_VCPU: u32 = u32::MAX;
@@ -28,7 +27,7 @@ pub struct Pcpu {
     /// Who ended its sleeps.
     pub wakers: WakerLog,
     /// How many sleeps of each CPU it has ended, its own included: what the [`wakers`](Self::wakers) of that CPU must add up to.
-    woke: Box<[AtomicU64]>,
+    woke: [AtomicU64; MAX_CPUS],
     /// What its dispatch loop has done.
     pub stats: DispatchStats,
     /// What was asked of its sleeps. Whoever changes it posts CALL.
@@ -43,14 +42,14 @@ pub struct Pcpu {
 }
 
 impl Pcpu {
-    pub(super) fn new(vcpus: usize, cpus: usize) -> Self {
+    pub(super) fn new(vcpus: usize) -> Self {
         Self {
             word: WakeWord::new(),
             account: CpuAccount::new(),
             hardware: HwAccount::new(),
             wakes: WakeStats::default(),
             wakers: WakerLog::default(),
-            woke: (0..cpus).map(|_| AtomicU64::new(0)).collect(),
+            woke: core::array::from_fn(|_| AtomicU64::new(0)),
             stats: DispatchStats::default(),
             idle: IdleControl::new(vcpus),
             timers: Lock::new(DeadlineQueue::new(vcpus)),
@@ -74,7 +73,7 @@ impl Pcpu {
     /// On whose behalf it acts now: what its posts carry. Its own.
     #[inline]
     pub(super) fn origin(&self) -> Origin {
-        Origin::from_raw(self.origin.load(Ordering::Relaxed))
+        Origin::from_own_raw(self.origin.load(Ordering::Relaxed))
     }
 
     pub(super) fn set_origin(&self, origin: Origin) {
@@ -83,18 +82,15 @@ impl Pcpu {
 
     /// How many sleeps of that CPU this one has ended.
     pub fn woke(&self, target: CpuId) -> u64 {
-        self.woke
-            .get(target.index())
-            .map_or(0, |count| count.load(Ordering::Relaxed))
+        self.woke[target.index() & (MAX_CPUS - 1)].load(Ordering::Relaxed)
     }
 
     #[inline]
     pub(super) fn count_woke(&self, target: CpuId) {
-        if let Some(count) = self.woke.get(target.index()) {
-            // One writer.
-            let woke = count.load(Ordering::Relaxed);
-            count.store(woke.wrapping_add(1), Ordering::Relaxed);
-        }
+        let count = &self.woke[target.index() & (MAX_CPUS - 1)];
+        // One writer.
+        let woke = count.load(Ordering::Relaxed);
+        count.store(woke.wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Whose the earliest deadline is.

@@ -79,6 +79,12 @@ impl Origin {
         Self::from_word(raw)
     }
 
+    /// From [`to_raw`](Self::to_raw), of which nobody else has the value: not looked at again.
+    #[inline]
+    pub(crate) const fn from_own_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
     /// The CPU on which it acts.
     pub const fn cpu(self) -> CpuId {
         CpuId::new((self.0 >> SHIFT) as u32 & ((1 << CPU_BITS) - 1))

@@ -13,9 +13,17 @@ const KINDS: usize = Wake::ALL.len();
 /// Counters of the posts that one CPU made to the wake words of others.
 #[derive(Debug)]
 pub struct WakeStats {
-    /// By the lowest event posted, and by what the post came to.
-    posts: [[AtomicU64; KINDS]; EVENTS],
+    /// By the lowest event posted, and by what the post came to. Room for every bit and kind, so that no access needs a check.
+    posts: [[AtomicU64; 8]; 32],
+    /// Wakes by store that took the short way, by all events posted.
+    stores: [AtomicU64; ALL_EVENTS],
 }
+
+/// How many sets of events there can be.
+const ALL_EVENTS: usize = Events::all().bits() as usize + 1;
+const _: () = assert!(ALL_EVENTS.is_power_of_two());
+
+const _: () = assert!(EVENTS <= 16 && KINDS <= 8);
 
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +36,7 @@ impl Default for WakeStats {
     fn default() -> Self {
         Self {
             posts: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
+            stores: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }
@@ -37,24 +46,40 @@ impl WakeStats {
     /// on it.
     #[inline]
     pub fn count(&self, events: Events, wake: Wake) -> Wake {
-        let event = events.bits().trailing_zeros() as usize;
-        if let Some(counter) = self.posts.get(event).map(|kinds| &kinds[wake as usize]) {
-            // One writer.
-            counter.store(
-                counter.load(Ordering::Relaxed).wrapping_add(1),
-                Ordering::Relaxed,
-            );
-        }
+        // 16 if there are none.
+        let event = events.bits().trailing_zeros() as usize & 31;
+        let counter = &self.posts[event][wake as usize & 7];
+        // One writer.
+        counter.store(
+            counter.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
         wake
+    }
+
+    /// As [`count`](Self::count), for [`Wake::StoreWakes`].
+    #[inline]
+    pub fn count_store(&self, events: Events) {
+        let counter = &self.stores[events.bits() as usize & (ALL_EVENTS - 1)];
+        // One writer.
+        counter.store(
+            counter.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
     }
 
     /// The counters now.
     pub fn counts(&self) -> WakeCounts {
-        WakeCounts {
+        let mut counts = WakeCounts {
             posts: core::array::from_fn(|event| {
                 core::array::from_fn(|kind| self.posts[event][kind].load(Ordering::Relaxed))
             }),
+        };
+        for (events, stores) in self.stores.iter().enumerate().skip(1) {
+            counts.posts[events.trailing_zeros() as usize][Wake::StoreWakes as usize] +=
+                stores.load(Ordering::Relaxed);
         }
+        counts
     }
 }
 
@@ -122,6 +147,11 @@ mod tests {
         assert_eq!(counts.for_event(Events::RESCHED), [0, 0, 1, 1, 0, 0]);
         assert_eq!(counts.for_event(Events::STOP), [0; 6]);
         assert_eq!(counts.since(&counts), WakeCounts::default());
+        stats.count_store(Events::CALL | Events::STOP);
+        let more = stats.counts().since(&counts);
+        assert_eq!(more.for_event(Events::CALL), [0, 0, 1, 0, 0, 0]);
+        assert_eq!(more.posted(), 1);
+        let counts = stats.counts();
         let _ = stats.count(Events::empty(), Wake::WillLook);
         assert_eq!(stats.counts(), counts, "nothing was posted");
     }

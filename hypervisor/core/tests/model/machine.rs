@@ -93,7 +93,9 @@ impl Cpu {
 
     /// A waker: what it has to say has been written.
     pub fn wake(&self, events: Events) {
-        if self.word.post_as(events, Origin::NOBODY).needs_ipi() {
+        if !self.word.post_if_watched(events, Origin::NOBODY)
+            && self.word.post_as(events, Origin::NOBODY).needs_ipi()
+        {
             self.interrupt(EVENT_CHECK);
         }
     }
