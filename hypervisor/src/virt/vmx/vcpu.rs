@@ -333,9 +333,9 @@ impl VmxVcpu {
         let first = !core::mem::replace(&mut self.set_up, true);
         if first {
             // Makes the processor's own part of the region valid.
-            self.vmcs.clear();
+            self.vmcs.clear(cpu);
         }
-        self.vmcs.make_current();
+        self.vmcs.make_current(cpu);
         if first {
             self.set_controls();
         }
@@ -354,11 +354,12 @@ impl VmxVcpu {
     fn detach(&mut self) {
         self.msrs.unload();
         self.dr6.unload();
-        if self.vmcs.is_current() {
-            self.vmcs.clear();
+        if let Some(cpu) = self.loaded.take()
+            && self.vmcs.is_current()
+        {
+            self.vmcs.clear(cpu);
         }
         self.launched = false;
-        self.loaded = None;
     }
 
     /// Runs the guest once. False if `word` had events.
@@ -382,6 +383,7 @@ impl VmxVcpu {
         if word.publish(SleepState::Guest).is_err() {
             return Ok(false);
         }
+        host.check_flushed(self.ept.generation());
         on_gate(GateEvent::Entering);
         let entered = self.run();
         on_gate(GateEvent::Left);
@@ -790,9 +792,11 @@ impl VirtCpu for VmxVcpu {
 
 impl Drop for VmxVcpu {
     fn drop(&mut self) {
-        if self.vmcs.is_current() {
+        if let Some(cpu) = self.loaded
+            && self.vmcs.is_current()
+        {
             // The processor must not write to memory that is about to be somebody else's.
-            self.vmcs.clear();
+            self.vmcs.clear(cpu);
         }
         self.shared.vpids.lock().give_back(self.vpid);
     }
