@@ -31,6 +31,7 @@ use super::msr::{self, SwitchedMsrs};
 use super::vmcs::Vmcs;
 use super::{Shared, check, debug, entry, event, reset, segment, vpid};
 
+const RFLAGS_TF: u64 = 1 << 8;
 const RFLAGS_IF: u64 = 1 << 9;
 const CR4_VMXE: u64 = 1 << 13;
 const BLOCKED_BY_STI: u64 = 1 << 0;
@@ -507,7 +508,7 @@ impl VmxVcpu {
         self.vmcs.write(Field::DR7, dr7 & !DR7_GENERAL_DETECT);
         if by_instruction {
             let next = self.rip() + self.vmcs.read(Field::INSTRUCTION_LENGTH);
-            self.advance(next);
+            self.move_to(next);
         }
         Exit::Exception {
             vector: 1,
@@ -542,6 +543,15 @@ impl VmxVcpu {
             _ => self.inject(Injection::GP0),
         }
         Exit::Handled
+    }
+
+    /// RIP behind an instruction that is done; its shadow ends.
+    fn move_to(&self, rip: u64) {
+        self.vmcs.write(Field::RIP, rip);
+        let blocked = self.blocked();
+        if blocked & SHADOW != 0 {
+            self.set_blocked(blocked & !SHADOW);
+        }
     }
 
     fn step(&mut self) {
@@ -680,10 +690,14 @@ impl VirtCpu for VmxVcpu {
     }
 
     fn advance(&mut self, to_rip: u64) {
-        self.vmcs.write(Field::RIP, to_rip);
-        let blocked = self.blocked();
-        if blocked & SHADOW != 0 {
-            self.set_blocked(blocked & !SHADOW);
+        self.move_to(to_rip);
+        if self.rflags() & RFLAGS_TF != 0 {
+            // The trap of the instruction that was emulated (SDM vol. 3, 20.3.1.4).
+            self.dr6.add_step();
+            self.events.push(Injection::Exception {
+                vector: 1,
+                error: None,
+            });
         }
     }
 
