@@ -13,6 +13,7 @@ use crate::{
     workspace,
 };
 
+mod exits;
 mod governors;
 mod wake;
 
@@ -33,6 +34,12 @@ enum Bench {
     },
     /// Calls and wakes, with each idea on and off: QEMU counts instructions, and in Bochs MWAIT really sleeps
     Wake(wake::WakeArgs),
+    /// What each way out of a guest costs: instructions on QEMU's SVM, ticks on Bochs' VMX
+    Exits {
+        /// How often each is done
+        #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        count: u32,
+    },
     /// Energy and wake latency of the governors on recorded and synthetic idle traces, against an oracle
     Governors(governors::GovernorsArgs),
 }
@@ -45,6 +52,7 @@ pub fn command(args: &BenchArgs) -> Result<()> {
     match &args.bench {
         Bench::Boot { runs } => boot(*runs),
         Bench::Wake(args) => wake::command(args),
+        Bench::Exits { count } => exits::command(*count),
         Bench::Governors(args) => governors::command(args),
     }
 }

@@ -7,6 +7,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 
+use super::length;
 use super::walk::{self, Access};
 use crate::virt::{GuestCpuState, GuestMemory, VirtCpu};
 
@@ -34,7 +35,15 @@ pub fn next_rip(virt: &dyn VirtCpu, memory: &GuestMemory, expected: &[Mnemonic])
         return Some(rip);
     }
     let cpu = virt.cpu_state();
-    let instruction = fetch(memory, &cpu, virt.instruction_bytes())?;
+    let mut buffer = [0u8; LONGEST];
+    let bytes = match virt.instruction_bytes() {
+        [] => fetch_bytes(memory, &cpu, &mut buffer)?,
+        hint => hint,
+    };
+    if let Some(length) = length::length(bytes, cpu.code_bits(), expected) {
+        return Some(wrapped(&cpu, cpu.rip.wrapping_add(length)));
+    }
+    let instruction = fetch(memory, &cpu, bytes)?;
     expected
         .contains(&instruction.mnemonic())
         .then(|| after(&cpu, &instruction))
@@ -42,7 +51,10 @@ pub fn next_rip(virt: &dyn VirtCpu, memory: &GuestMemory, expected: &[Mnemonic])
 
 /// RIP behind an instruction; it wraps with the width of the code segment.
 pub fn after(cpu: &GuestCpuState, instruction: &Instruction) -> u64 {
-    let next = cpu.rip.wrapping_add(instruction.len() as u64);
+    wrapped(cpu, cpu.rip.wrapping_add(instruction.len() as u64))
+}
+
+fn wrapped(cpu: &GuestCpuState, next: u64) -> u64 {
     if cpu.code_bits() == 64 {
         next
     } else {

@@ -28,6 +28,7 @@ mod host;
 pub mod insn;
 pub mod io;
 pub mod layout;
+mod length;
 mod life;
 pub mod loader;
 pub mod mmio;

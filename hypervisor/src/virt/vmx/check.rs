@@ -203,7 +203,7 @@ mod tests {
 
     fn with(start: StartState, changes: &[(Field, u64)]) -> Option<&'static str> {
         let vmcs = Vmcs::new(1);
-        vmcs.make_current();
+        vmcs.make_current(lull_core::units::CpuId::new(0));
         let fixed = |ones| Fixed { ones, may: !0 };
         let _ = reset(&vmcs, fixed(0x8000_0021), fixed(0x2000), start);
         for &(field, value) in changes {

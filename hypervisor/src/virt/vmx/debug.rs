@@ -37,6 +37,12 @@ impl Dr6 {
         hardware::write(with_causes(hardware::read(), causes));
     }
 
+    /// Adds a single step, which came by no #DB of the processor: what was there stays.
+    pub fn add_step(&mut self) {
+        const STEP: u64 = 1 << 14;
+        hardware::write(hardware::read() | STEP);
+    }
+
     /// Puts it into the register.
     pub fn load(&self) {
         hardware::write(self.0);
@@ -78,6 +84,15 @@ mod tests {
         assert_eq!(with_causes(RESET, 1 << 14), 0xffff_4ff0);
         assert_eq!(with_causes(0xffff_4ff3, 0b100), 0xffff_4ff4);
         assert_eq!(with_causes(RESET, u64::MAX), 0xffff_6fff);
+    }
+
+    #[test]
+    fn a_step_leaves_breakpoints_alone() {
+        let mut one = Dr6(RESET | 0b11);
+        one.load();
+        one.add_step();
+        one.unload();
+        assert_eq!(one.0, RESET | 0b11 | 1 << 14);
     }
 
     #[test]

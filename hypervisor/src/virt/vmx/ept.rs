@@ -36,6 +36,7 @@ static GENERATION: AtomicU64 = AtomicU64::new(0);
 pub struct Ept {
     tables: Arc<Tables>,
     pointer: u64,
+    generation: u64,
 }
 
 impl Ept {
@@ -48,13 +49,22 @@ impl Ept {
             0
         };
         let pointer = tables.root() | EPTP_WRITE_BACK | EPTP_FOUR_LEVELS | flag;
-        GENERATION.fetch_add(1, Ordering::AcqRel);
-        Self { tables, pointer }
+        let generation = GENERATION.fetch_add(1, Ordering::AcqRel) + 1;
+        Self {
+            tables,
+            pointer,
+            generation,
+        }
     }
 
     /// For the VMCS.
     pub fn pointer(&self) -> u64 {
         self.pointer
+    }
+
+    /// What a CPU must have flushed up to before it uses them.
+    pub fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Where a guest-physical address leads, and the size of the page it lies in.

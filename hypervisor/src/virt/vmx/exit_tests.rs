@@ -2,7 +2,7 @@ use super::*;
 
 fn with(fields: &[(Field, u64)], string_info: bool) -> Decoded {
     let vmcs = Vmcs::new(1);
-    vmcs.make_current();
+    vmcs.make_current(lull_core::units::CpuId::new(0));
     for &(field, value) in fields {
         vmcs.write(field, value);
     }

@@ -94,10 +94,37 @@ impl HostCpu {
     /// Before an entry: drops what this CPU holds of extended page tables that are no more.
     #[inline]
     pub fn drop_stale_tables(&self) {
+        if self.is_stale() {
+            self.flush_tables();
+        }
+    }
+
+    /// The only place that says that this CPU holds nothing old: right behind the flush.
+    fn flush_tables(&self) {
+        // Before the flush: a set that is made meanwhile asks for another one.
         let wanted = ept::generation();
-        if self.flushed.load(Ordering::Relaxed) != wanted {
-            instructions::invept_all();
-            self.flushed.store(wanted, Ordering::Relaxed);
+        instructions::invept_all();
+        self.flushed.store(wanted, Ordering::Relaxed);
+    }
+
+    fn is_stale(&self) -> bool {
+        self.flushed.load(Ordering::Relaxed) != ept::generation()
+    }
+
+    /// The last thing before an entry, in debug builds: nothing that was due may have been left out. No emulator would notice.
+    ///
+    /// `needed` is the generation of the tables that are about to be used.
+    ///
+    /// # Panics
+    /// If this CPU has not flushed since those tables were made.
+    #[inline]
+    pub fn check_flushed(&self, needed: u64) {
+        if cfg!(debug_assertions) {
+            let flushed = self.flushed.load(Ordering::Relaxed);
+            assert!(
+                flushed >= needed,
+                "entry with extended page tables of generation {needed} on a CPU that has flushed up to {flushed}: INVEPT is missing since the tables were made"
+            );
         }
     }
 
@@ -362,6 +389,21 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "INVEPT is missing since the tables were made")]
+    fn an_entry_without_the_flush_is_caught() {
+        let host = HostCpu::new(HostState::default());
+        host.check_flushed(ept::generation() + 1);
+    }
+
+    #[test]
+    fn a_flush_is_enough_for_all_tables_so_far() {
+        let host = HostCpu::new(HostState::default());
+        let needed = ept::generation();
+        host.drop_stale_tables();
+        host.check_flushed(needed);
+    }
+
+    #[test]
     fn all_of_the_host_comes_back_at_an_exit() {
         let state = HostState {
             control: [1, 2, 3],
@@ -371,7 +413,7 @@ mod tests {
             rip: 18,
         };
         let vmcs = Vmcs::new(1);
-        vmcs.make_current();
+        vmcs.make_current(lull_core::units::CpuId::new(0));
         HostCpu::new(state).write_state(&vmcs);
         let read = |field| vmcs.read(field);
         assert_eq!((read(Field::HOST_CR3), read(Field::HOST_CR4)), (2, 3));

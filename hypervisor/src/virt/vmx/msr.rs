@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn values_that_the_processor_refuses_are_refused() {
         let vmcs = Vmcs::new(1);
-        vmcs.make_current();
+        vmcs.make_current(lull_core::units::CpuId::new(0));
         let mut switched = SwitchedMsrs::new(true);
         for msr in [
             msr::IA32_FS_BASE,

@@ -141,7 +141,7 @@ mod tests {
 
     fn started(start: StartState) -> (Vmcs, [u64; 16]) {
         let vmcs = Vmcs::new(1);
-        vmcs.make_current();
+        vmcs.make_current(lull_core::units::CpuId::new(0));
         let gprs = reset(&vmcs, CR0, CR4, start);
         (vmcs, gprs)
     }

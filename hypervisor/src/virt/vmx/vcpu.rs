@@ -31,6 +31,7 @@ use super::msr::{self, SwitchedMsrs};
 use super::vmcs::Vmcs;
 use super::{Shared, check, debug, entry, event, reset, segment, vpid};
 
+const RFLAGS_TF: u64 = 1 << 8;
 const RFLAGS_IF: u64 = 1 << 9;
 const CR4_VMXE: u64 = 1 << 13;
 const BLOCKED_BY_STI: u64 = 1 << 0;
@@ -333,9 +334,9 @@ impl VmxVcpu {
         let first = !core::mem::replace(&mut self.set_up, true);
         if first {
             // Makes the processor's own part of the region valid.
-            self.vmcs.clear();
+            self.vmcs.clear(cpu);
         }
-        self.vmcs.make_current();
+        self.vmcs.make_current(cpu);
         if first {
             self.set_controls();
         }
@@ -354,11 +355,12 @@ impl VmxVcpu {
     fn detach(&mut self) {
         self.msrs.unload();
         self.dr6.unload();
-        if self.vmcs.is_current() {
-            self.vmcs.clear();
+        if let Some(cpu) = self.loaded.take()
+            && self.vmcs.is_current()
+        {
+            self.vmcs.clear(cpu);
         }
         self.launched = false;
-        self.loaded = None;
     }
 
     /// Runs the guest once. False if `word` had events.
@@ -382,6 +384,7 @@ impl VmxVcpu {
         if word.publish(SleepState::Guest).is_err() {
             return Ok(false);
         }
+        host.check_flushed(self.ept.generation());
         on_gate(GateEvent::Entering);
         let entered = self.run();
         on_gate(GateEvent::Left);
@@ -505,7 +508,7 @@ impl VmxVcpu {
         self.vmcs.write(Field::DR7, dr7 & !DR7_GENERAL_DETECT);
         if by_instruction {
             let next = self.rip() + self.vmcs.read(Field::INSTRUCTION_LENGTH);
-            self.advance(next);
+            self.move_to(next);
         }
         Exit::Exception {
             vector: 1,
@@ -540,6 +543,15 @@ impl VmxVcpu {
             _ => self.inject(Injection::GP0),
         }
         Exit::Handled
+    }
+
+    /// RIP behind an instruction that is done; its shadow ends.
+    fn move_to(&self, rip: u64) {
+        self.vmcs.write(Field::RIP, rip);
+        let blocked = self.blocked();
+        if blocked & SHADOW != 0 {
+            self.set_blocked(blocked & !SHADOW);
+        }
     }
 
     fn step(&mut self) {
@@ -678,10 +690,14 @@ impl VirtCpu for VmxVcpu {
     }
 
     fn advance(&mut self, to_rip: u64) {
-        self.vmcs.write(Field::RIP, to_rip);
-        let blocked = self.blocked();
-        if blocked & SHADOW != 0 {
-            self.set_blocked(blocked & !SHADOW);
+        self.move_to(to_rip);
+        if self.rflags() & RFLAGS_TF != 0 {
+            // The trap of the instruction that was emulated (SDM vol. 3, 20.3.1.4).
+            self.dr6.add_step();
+            self.events.push(Injection::Exception {
+                vector: 1,
+                error: None,
+            });
         }
     }
 
@@ -790,9 +806,11 @@ impl VirtCpu for VmxVcpu {
 
 impl Drop for VmxVcpu {
     fn drop(&mut self) {
-        if self.vmcs.is_current() {
+        if let Some(cpu) = self.loaded
+            && self.vmcs.is_current()
+        {
             // The processor must not write to memory that is about to be somebody else's.
-            self.vmcs.clear();
+            self.vmcs.clear(cpu);
         }
         self.shared.vpids.lock().give_back(self.vpid);
     }

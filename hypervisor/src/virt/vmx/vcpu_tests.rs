@@ -442,6 +442,28 @@ fn an_emulated_instruction_ends_the_shadow_and_leaves_the_masking() {
 }
 
 #[test]
+fn an_emulated_instruction_is_a_step_like_any_other() {
+    let mut vcpu = loaded();
+    vcpu.set_rflags(RFLAGS_TF | 2);
+    vcpu.advance(0x10_0002);
+    let step = Injection::Exception {
+        vector: 1,
+        error: None,
+    };
+    assert_eq!(vcpu.events.first(), Some(step));
+    // INT1 is no step: its own exception is given back by the caller.
+    let mut vcpu = loaded();
+    vcpu.set_rflags(RFLAGS_TF | 2);
+    let int1 = [
+        (Field::EXIT_REASON, 0),
+        (Field::EXIT_INTERRUPTION, 0x8000_0501),
+        (Field::INSTRUCTION_LENGTH, 1),
+    ];
+    let _ = exit(&mut vcpu, &int1);
+    assert_eq!(vcpu.events.first(), None);
+}
+
+#[test]
 fn the_timer_runs_out_at_the_deadline_and_never_before_it() {
     let at = |deadline, now, shift| timer_value(Ticks::new(deadline), Ticks::new(now), shift);
     assert_eq!(at(1000, 0, 0), 1000);

@@ -3,9 +3,14 @@
 //! Invariant: a VMCS is active on at most one CPU. It becomes so by [`Vmcs::make_current`], and stops being so by
 //! [`Vmcs::clear`] on that same CPU, which writes everything back to memory: what is not cleared before a move would be lost, or
 //! worse, written back later over what another CPU has done (SDM vol. 3, 27.11.1).
+//!
+//! No emulator notices a breach of it, so the VMCS remembers where it is active, and a move without `clear` is a panic that names
+//! both CPUs.
 
 use alloc::boxed::Box;
 use core::cell::Cell;
+
+use lull_core::units::CpuId;
 
 use super::field::Field;
 use crate::virt::page::{Pages, zeroed};
@@ -17,8 +22,8 @@ pub struct Vmcs {
         expect(dead_code, reason = "read by the processor only")
     )]
     region: Box<Pages<4096>>,
-    /// It is the current VMCS of the CPU that runs this: set and cleared together with the processor's own idea of it.
-    current: Cell<bool>,
+    /// Where it is active, and current: set and cleared together with the processor's own idea of it.
+    active_on: Cell<Option<CpuId>>,
     #[cfg(not(target_os = "none"))]
     fields: core::cell::RefCell<alloc::collections::BTreeMap<Field, u64>>,
 }
@@ -32,7 +37,7 @@ impl Vmcs {
         }
         Self {
             region,
-            current: Cell::new(false),
+            active_on: Cell::new(None),
             #[cfg(not(target_os = "none"))]
             fields: core::cell::RefCell::default(),
         }
@@ -44,9 +49,27 @@ impl Vmcs {
         crate::virt::page::physical(&*self.region)
     }
 
+    /// It is about to become current on `cpu`.
+    fn comes_to(&self, cpu: CpuId) {
+        if let Some(other) = self.active_on.get().filter(|&other| other != cpu) {
+            panic!(
+                "a VMCS comes to {cpu} and was not cleared on {other}: what {other} has cached of it would be lost"
+            );
+        }
+        self.active_on.set(Some(cpu));
+    }
+
+    /// It is about to be cleared on `cpu`.
+    fn is_cleared_on(&self, cpu: CpuId) {
+        if let Some(other) = self.active_on.get().filter(|&other| other != cpu) {
+            panic!("a VMCS is cleared on {cpu}, and is active on {other}: that clears nothing");
+        }
+        self.active_on.set(None);
+    }
+
     /// Whether fields can be read and written.
     pub fn is_current(&self) -> bool {
-        self.current.get()
+        self.active_on.get().is_some()
     }
 }
 
@@ -56,23 +79,24 @@ mod hardware {
 
     use core::arch::asm;
 
-    use super::{Field, Vmcs};
+    use super::{CpuId, Field, Vmcs};
 
     impl Vmcs {
-        /// Writes everything back; the VMCS is active nowhere and must be launched again.
-        pub fn clear(&self) {
+        /// Writes everything back; the VMCS is active nowhere and must be launched again. `cpu` is this CPU.
+        pub fn clear(&self, cpu: CpuId) {
+            self.is_cleared_on(cpu);
             let address = self.address();
             let failed: u8;
             // SAFETY: VMX is on on every CPU that gets here (`HostCpu` exists); the region belongs to this VMCS.
             unsafe {
                 asm!("vmclear [{a}]", "setna {f}", a = in(reg) &raw const address, f = out(reg_byte) failed, options(nostack));
             }
-            self.current.set(false);
             assert!(failed == 0, "VMCLEAR of {address:#x} failed");
         }
 
-        /// Makes it the current one of this CPU.
-        pub fn make_current(&self) {
+        /// Makes it the current one of this CPU, which is `cpu`.
+        pub fn make_current(&self, cpu: CpuId) {
+            self.comes_to(cpu);
             let address = self.address();
             let failed: u8;
             // SAFETY: as in `clear`; it was cleared on the CPU that had it before.
@@ -80,7 +104,6 @@ mod hardware {
                 asm!("vmptrld [{a}]", "setna {f}", a = in(reg) &raw const address, f = out(reg_byte) failed, options(nostack));
             }
             assert!(failed == 0, "VMPTRLD of {address:#x} failed");
-            self.current.set(true);
         }
 
         /// A field of the current VMCS.
@@ -116,17 +139,17 @@ mod hardware {
 /// On the host on which tests run: fields in a map.
 #[cfg(not(target_os = "none"))]
 mod mock {
-    use super::{Field, Vmcs};
+    use super::{CpuId, Field, Vmcs};
 
     impl Vmcs {
         /// Not active any more.
-        pub fn clear(&self) {
-            self.current.set(false);
+        pub fn clear(&self, cpu: CpuId) {
+            self.is_cleared_on(cpu);
         }
 
         /// Fields can be used.
-        pub fn make_current(&self) {
-            self.current.set(true);
+        pub fn make_current(&self, cpu: CpuId) {
+            self.comes_to(cpu);
         }
 
         /// A field; 0 if it was never written.
@@ -140,5 +163,41 @@ mod mock {
             assert!(self.is_current(), "{field:?} of a VMCS that is not current");
             self.fields.borrow_mut().insert(field, value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: CpuId = CpuId::new(3);
+    const B: CpuId = CpuId::new(4);
+
+    #[test]
+    fn it_moves_when_it_was_cleared() {
+        let vmcs = Vmcs::new(1);
+        vmcs.clear(A);
+        vmcs.make_current(A);
+        vmcs.write(Field::RIP, 7);
+        vmcs.clear(A);
+        assert!(!vmcs.is_current());
+        vmcs.make_current(B);
+        assert_eq!(vmcs.read(Field::RIP), 7);
+    }
+
+    #[test]
+    #[should_panic(expected = "comes to cpu4 and was not cleared on cpu3")]
+    fn a_move_without_clear_is_caught() {
+        let vmcs = Vmcs::new(1);
+        vmcs.make_current(A);
+        vmcs.make_current(B);
+    }
+
+    #[test]
+    #[should_panic(expected = "cleared on cpu4, and is active on cpu3")]
+    fn a_clear_on_the_wrong_cpu_is_caught() {
+        let vmcs = Vmcs::new(1);
+        vmcs.make_current(A);
+        vmcs.clear(B);
     }
 }

@@ -37,6 +37,7 @@ pub fn cases() -> Vec<Case> {
 fn shortly(name: &'static str) -> &'static str {
     match name {
         "busy" => "busy,cmdline=\"for-ms=300\"",
+        "exits" => "exits,cmdline=\"count=50\"",
         "idle-timer" => "idle-timer,cmdline=\"periods=30\"",
         "ipi-pair" => "ipi-pair,cmdline=\"rounds=300\"",
         // Here no emulator doubles an interrupt.

@@ -39,9 +39,10 @@ pub fn all() -> Vec<Case> {
 }
 
 /// The guest kernels. A test checks that the build makes exactly these: none is forgotten.
-pub const GUESTS: [&str; 8] = [
+pub const GUESTS: [&str; 9] = [
     "adversity",
     "busy",
+    "exits",
     "fault",
     "idle-timer",
     "ipi-pair",
