@@ -13,6 +13,7 @@ use crate::{
     workspace,
 };
 
+mod exits;
 mod governors;
 
 /// Options of `bench`.
@@ -30,6 +31,8 @@ enum Bench {
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
         runs: u32,
     },
+    /// Instructions for each kind of exit from a guest, for a wake and an IPI: QEMU counting instructions, 2 CPUs
+    Exits(exits::ExitsArgs),
     /// Energy and wake latency of the governors on recorded and synthetic idle traces, against an oracle
     Governors(governors::GovernorsArgs),
 }
@@ -41,6 +44,7 @@ enum Bench {
 pub fn command(args: &BenchArgs) -> Result<()> {
     match &args.bench {
         Bench::Boot { runs } => boot(*runs),
+        Bench::Exits(args) => exits::command(args),
         Bench::Governors(args) => governors::command(args),
     }
 }

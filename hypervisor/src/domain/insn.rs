@@ -34,10 +34,33 @@ pub fn next_rip(virt: &dyn VirtCpu, memory: &GuestMemory, expected: &[Mnemonic])
         return Some(rip);
     }
     let cpu = virt.cpu_state();
+    if let Some((mnemonic, len)) = common(memory, &cpu)
+        && expected.contains(&mnemonic)
+    {
+        return Some(cpu.rip.wrapping_add(len));
+    }
     let instruction = fetch(memory, &cpu, virt.instruction_bytes())?;
     expected
         .contains(&instruction.mnemonic())
         .then(|| after(&cpu, &instruction))
+}
+
+/// The instruction at RIP and its length, if it is one of the most frequent ones without prefixes, in 64-bit code and well
+/// inside of a page. Everything else is for the decoder, which costs ten times as much.
+fn common(memory: &GuestMemory, cpu: &GuestCpuState) -> Option<(Mnemonic, u64)> {
+    if cpu.code_bits() != 64 || cpu.rip & 4095 > 4092 {
+        return None;
+    }
+    let gpa = walk::translate(memory, cpu, cpu.rip, Access::Fetch).ok()?;
+    let bytes = memory.read_u32(gpa).ok()?;
+    Some(match bytes.to_le_bytes() {
+        [0x0f, 0xa2, ..] => (Mnemonic::Cpuid, 2),
+        [0x0f, 0x30, ..] => (Mnemonic::Wrmsr, 2),
+        [0x0f, 0x32, ..] => (Mnemonic::Rdmsr, 2),
+        [0xf3, 0x90, ..] => (Mnemonic::Pause, 2),
+        [0xf4, ..] => (Mnemonic::Hlt, 1),
+        _ => return None,
+    })
 }
 
 /// RIP behind an instruction; it wraps with the width of the code segment.
@@ -114,6 +137,32 @@ mod tests {
             assert_eq!((instruction.mnemonic(), instruction.len()), (mnemonic, len));
             assert_eq!(after(&cpu, &instruction), at + len as u64);
         }
+    }
+
+    #[test]
+    fn the_short_way_finds_what_the_decoder_finds() {
+        let memory = GuestMemory::leaked(0x2000);
+        for code in [
+            [0x0f, 0xa2, 0x66, 0x0f],
+            [0x0f, 0x30, 0x90, 0x90],
+            [0x0f, 0x32, 0xcc, 0xf4],
+            [0xf3, 0x90, 0x90, 0x90],
+            [0xf4, 0x0f, 0xa2, 0xf4],
+        ] {
+            memory.write(0x1000, &code).expect("in range");
+            let cpu = flat(64, 0x1000);
+            let decoded = fetch(&memory, &cpu, &[]).expect("decodes");
+            let expected = (decoded.mnemonic(), decoded.len() as u64);
+            assert_eq!(common(&memory, &cpu), Some(expected), "{code:x?}");
+            assert_eq!(common(&memory, &flat(32, 0x1000)), None);
+        }
+        // A prefix, and the end of a page.
+        memory
+            .write(0x1000, &[0x66, 0x0f, 0xa2, 0x90])
+            .expect("in range");
+        assert_eq!(common(&memory, &flat(64, 0x1000)), None);
+        memory.write(0x1ffd, &[0xf4; 3]).expect("in range");
+        assert_eq!(common(&memory, &flat(64, 0x1ffd)), None);
     }
 
     #[test]
