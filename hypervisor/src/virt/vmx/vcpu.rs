@@ -31,7 +31,10 @@ use super::msr::{self, SwitchedMsrs};
 use super::vmcs::Vmcs;
 use super::{Shared, check, debug, entry, event, reset, segment, vpid};
 
+const RFLAGS_TF: u64 = 1 << 8;
 const RFLAGS_IF: u64 = 1 << 9;
+/// Pending debug exceptions: BS.
+const PENDING_STEP: u64 = 1 << 14;
 const CR4_VMXE: u64 = 1 << 13;
 const BLOCKED_BY_STI: u64 = 1 << 0;
 const BLOCKED_BY_MOV_SS: u64 = 1 << 1;
@@ -682,6 +685,11 @@ impl VirtCpu for VmxVcpu {
         let blocked = self.blocked();
         if blocked & SHADOW != 0 {
             self.set_blocked(blocked & !SHADOW);
+        }
+        if self.rflags() & RFLAGS_TF != 0 {
+            // The trap of the instruction that was emulated: it comes right after the entry (SDM vol. 3, 28.7.3).
+            let pending = self.vmcs.read(Field::PENDING_DEBUG) | PENDING_STEP;
+            self.vmcs.write(Field::PENDING_DEBUG, pending);
         }
     }
 
