@@ -24,6 +24,12 @@ pub fn cases() -> Vec<Case> {
                 .passed("adversity")?;
             Ok(())
         }),
+        Case::bochs("adversity/bochs-vmx", |lab| {
+            let rig = lab.bochs("run", "corei7_skylake_x").cpus(1);
+            let ran = rig.guest("adversity,cmdline=\"below=bochs\"")?.run()?;
+            ran.passed("adversity")?;
+            Ok(())
+        }),
         Case::icount("adversity/marks-on-one-cpu", |lab| marks(lab, 1)),
         Case::real_time("adversity/marks-on-two-cpus", |lab| marks(lab, 2)),
     ]
