@@ -58,6 +58,8 @@ pub(super) fn handle(
         }
         Exit::Pause => {
             if step(owned, &[Mnemonic::Pause]) {
+                // What the guest meant for the CPU is for the CPU: its sibling, or the emulator's next CPU, gets a turn.
+                core::hint::spin_loop();
                 return Next::Yield;
             }
         }

@@ -372,6 +372,10 @@ impl Owned {
 
     /// Hands over what is most urgent, or asks to be told when the guest can take it.
     fn offer_interrupts(&mut self) {
+        if !self.nmi && self.lapic.nothing_requested() {
+            self.virt.want_window(false);
+            return;
+        }
         if self.nmi || self.lapic.deliverable().is_some() {
             self.leave_hlt();
         }

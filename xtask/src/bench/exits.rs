@@ -80,6 +80,7 @@ pub fn command(count: u32) -> Result<()> {
 fn on_qemu(version: qemu::Version, built: &Built, bundle: &Path, dir: &Path) -> Result<Figures> {
     let machine = qemu::Machine {
         version,
+        board: qemu::BOARD,
         accel: Accel::Icount,
         cpu: Cpu::Default,
         cpus: 2,

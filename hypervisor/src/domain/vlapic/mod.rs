@@ -152,6 +152,11 @@ impl Lapic {
         Ok(())
     }
 
+    /// Whether no interrupt is requested at all, deliverable or not.
+    pub fn nothing_requested(&self) -> bool {
+        self.shared.irr().highest().is_none()
+    }
+
     /// The interrupt to deliver next: requested, and of a higher class than what is in service and than the
     /// task priority.
     pub fn deliverable(&self) -> Option<u8> {

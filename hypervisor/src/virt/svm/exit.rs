@@ -22,7 +22,8 @@ const INVD: u64 = 0x76;
 const PAUSE: u64 = 0x77;
 const HLT: u64 = 0x78;
 const INVLPGA: u64 = 0x7a;
-const IO: u64 = 0x7b;
+/// Port I/O.
+pub const IO: u64 = 0x7b;
 const MSR: u64 = 0x7c;
 const SHUTDOWN: u64 = 0x7f;
 const VMRUN: u64 = 0x80;

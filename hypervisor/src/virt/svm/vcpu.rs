@@ -198,6 +198,17 @@ impl SvmVcpu {
         }
     }
 
+    /// The exit. The address size is looked for where it counts.
+    fn decoded(&self) -> Decoded {
+        let control = &self.vmcb.control;
+        let size = if control.exit_code == super::exit::IO {
+            self.default_size()
+        } else {
+            AddressSize::Bits64
+        };
+        decode(control, size)
+    }
+
     fn in_shadow(&self) -> bool {
         self.vmcb.control.interrupt_shadow & INTERRUPT_SHADOW != 0
     }
@@ -313,7 +324,7 @@ impl SvmVcpu {
 
     /// Books what the exit says about events on their way, and translates it.
     fn after_exit(&mut self) -> Exit {
-        let decoded = decode(&self.vmcb.control, self.default_size());
+        let decoded = self.decoded();
         if decoded == Decoded::Invalid {
             return Exit::Invalid {
                 reason: check::why_invalid(&self.vmcb, self.shared.features.physical_bits),
@@ -473,7 +484,9 @@ impl VirtCpu for SvmVcpu {
 
     fn next_rip(&self) -> Option<u64> {
         let control = &self.vmcb.control;
-        if let Decoded::Exit(Exit::Io(io)) = decode(control, self.default_size()) {
+        if control.exit_code == super::exit::IO
+            && let Decoded::Exit(Exit::Io(io)) = self.decoded()
+        {
             return io.next_rip;
         }
         // Saved for intercepted instructions only; zero where it was not.

@@ -2,6 +2,7 @@
 
 mod accounting;
 mod acpi;
+mod adversity;
 mod bad_input;
 mod bare;
 mod bochs;
@@ -22,6 +23,7 @@ pub fn all() -> Vec<Case> {
         host::cases(),
         bare::cases(),
         guests::cases(),
+        adversity::cases(),
         machine::cases(),
         bochs::cases(),
         bochs_guests::cases(),
@@ -39,13 +41,14 @@ pub fn all() -> Vec<Case> {
 }
 
 /// The guest kernels. A test checks that the build makes exactly these: none is forgotten.
-pub const GUESTS: [&str; 9] = [
+pub const GUESTS: [&str; 10] = [
     "adversity",
     "busy",
     "exits",
     "fault",
     "idle-timer",
     "ipi-pair",
+    "marks",
     "quiet",
     "smp",
     "storm",
