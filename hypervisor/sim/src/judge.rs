@@ -156,7 +156,7 @@ mod tests {
     use crate::cost::CostModel;
     use crate::machines::{SKX, SPR};
     use crate::sets::Set;
-    use crate::synthetic::Kind;
+    use crate::synthetic::{Figures, Kind};
     use lull_core::units::Nanos;
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn nobody_is_better_than_the_oracle_where_every_wake_is_a_timer() {
-        let trace = Kind::Timers.trace(5, 1000);
+        let trace = Kind::Timers.trace(&Figures::FIRST, 5, 1000);
         let case = Case::run(&SKX, &trace);
         for price in 0..PRICES.len() {
             for (governor, name) in GOVERNORS.iter().enumerate() {
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_latency_limit_bounds_the_latency_of_every_wake() {
-        let trace = Kind::Poisson(2_000).trace(5, 1000);
+        let trace = Kind::Poisson(2).trace(&Figures::FIRST, 5, 1000);
         let model = CostModel::new(&SKX);
         let limit = Some(Nanos::new(20_000));
         let bill = replay(&mut Lull::default(), &model, &trace, limit);
