@@ -6,6 +6,7 @@
 //!
 //! Called once, at boot, and by `cargo xtask` to check what it is about to hand over.
 
+use crate::governor::LatencyPrice;
 use crate::units::{CpuId, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -108,6 +109,8 @@ pub struct Options {
     pub idle: IdleMethod,
     /// `governor=`: who chooses the C-state. `None`: the default one.
     pub governor: Option<String>,
+    /// `governor.price=`: at what price Lull's own governor trades energy for wake latency.
+    pub latency_price: LatencyPrice,
     /// The options about C-states.
     pub cstates: CStateOptions,
     /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
@@ -140,6 +143,7 @@ impl Default for Options {
             log_level: LogLevel::default(),
             idle: IdleMethod::default(),
             governor: None,
+            latency_price: LatencyPrice::DEFAULT,
             cstates: CStateOptions::default(),
             exit_port: None,
             run_for: None,

@@ -230,7 +230,8 @@ fn turn(running: &'static Running, cpu: CpuId) {
 /// The governor that is asked for. The parser has refused names of which there is none.
 fn governor(options: &Options) -> AnyGovernor {
     let asked = options.governor.as_deref();
-    asked.and_then(AnyGovernor::by_name).unwrap_or_default()
+    let governor = asked.and_then(AnyGovernor::by_name).unwrap_or_default();
+    governor.at_price(options.latency_price)
 }
 
 fn detect() -> Result<Backend, String> {

@@ -3,7 +3,7 @@
 use super::{
     AccountFault, Crash, EarlyIrq, ExitPort, IdleMethod, LogLevel, Options, Seconds, number,
 };
-use crate::governor::AnyGovernor;
+use crate::governor::{AnyGovernor, LatencyPrice};
 use crate::units::{CpuId, MAX_CPUS, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -62,7 +62,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 26] = [
+pub const OPTIONS: [OptionSpec; 27] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -111,6 +111,15 @@ pub const OPTIONS: [OptionSpec; 26] = [
                 return Err(format!("no such governor: there are {names}"));
             }
             options.governor = Some(value.to_string());
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "governor.price",
+        "PRICE from 0 to 100",
+        "lull: what a microsecond of added wake latency is worth, in microseconds of a busy core's energy (default 0.5)",
+        |options, value| {
+            options.latency_price = LatencyPrice::parse(value)?;
             Ok(())
         },
     ),

@@ -125,12 +125,13 @@ pub(super) struct Survival {
 }
 
 impl Survival {
-    /// The time that hardly any sleep has outlasted lately; `None` if there is no such time.
-    pub fn horizon(&self) -> Option<u64> {
+    /// The time that hardly any sleep has outlasted lately; the end of time if there is none.
+    pub fn horizon(&self) -> u64 {
         let edges = self.at_edge.iter().zip(EDGES).skip(self.first + 1);
         edges
             .filter(|(left, _)| u64::from(**left) <= ONE / 64)
             .map(|(_, edge)| edge)
             .next()
+            .unwrap_or(u64::MAX)
     }
 }

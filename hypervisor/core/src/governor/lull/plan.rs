@@ -109,29 +109,45 @@ impl Plan {
                 }
             }
         }
-        best.with_way_out(costs, survival, end)
+        best
     }
 
-    /// Limits a stay that would be too shallow for a sleep of a kind not seen lately.
+    /// Limits a stay that would be too shallow for a sleep of a kind not seen lately, which has lasted until `from`.
     ///
     /// A long sleep would otherwise be spent in a shallow state to its end, however long that is. The limit is far behind
-    /// all known wakes, so that it is hardly ever reached.
-    fn with_way_out(self, costs: &Costs, survival: &Survival, end: u64) -> Self {
-        let Some(horizon) = survival.horizon().filter(|_| self.limit.is_none()) else {
+    /// the `horizon`, which hardly any sleep outlasts, so that it is hardly ever reached. Without one, it is at the time
+    /// from which on the deeper state would have been the better choice: whatever comes, that costs at most twice of what
+    /// was needed.
+    pub fn with_way_out(
+        self,
+        costs: &Costs,
+        horizon: Option<u64>,
+        from: u64,
+        to_timer: u64,
+    ) -> Self {
+        if self.limit.is_some() {
             return self;
-        };
-        let limit_at = horizon.saturating_mul(WAY_OUT);
-        let rest = end.saturating_sub(limit_at);
-        let then = costs
+        }
+        let far = horizon.map(|horizon| horizon.saturating_mul(WAY_OUT));
+        let end = from.saturating_add(to_timer.min(FAR));
+        let rest = end.saturating_sub(far.unwrap_or(from));
+        let deeper = costs
             .admitted()
             .min_by_key(|(_, cost)| cost.transition + cost.latency + cost.power * rest / FULL);
-        match then {
-            Some((then, _)) if then > self.state => Self {
-                limit: Some(limit_at - survival.from),
-                then,
-                ..self
-            },
-            _ => self,
+        let Some((then, deeper)) = deeper.filter(|(then, _)| *then > self.state) else {
+            return self;
+        };
+        let limit = match far {
+            Some(far) => far.saturating_sub(from),
+            None => costs.get(self.state).crosses(deeper),
+        };
+        if limit >= to_timer {
+            return self;
+        }
+        Self {
+            limit: Some(limit.max(SHORTEST)),
+            then,
+            ..self
         }
     }
 
