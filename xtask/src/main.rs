@@ -23,6 +23,7 @@ mod report;
 mod run;
 mod session;
 mod test;
+mod trace;
 mod workspace;
 
 /// Build, run, test and measure Lull.
@@ -50,6 +51,8 @@ enum Command {
     Lint,
     /// Measure, and print figures
     Bench(bench::BenchArgs),
+    /// Record what guests make the CPUs do, for replay
+    Trace(trace::TraceArgs),
     /// Ask which C-states Lull would use on a CPU, and why
     #[command(name = "cstates")]
     CStates(cstates::CStatesArgs),
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::command(&args),
         Command::Lint => lint::command(),
         Command::Bench(args) => bench::command(&args),
+        Command::Trace(args) => trace::command(&args),
         Command::CStates(args) => cstates::command(&args),
     };
     match done {

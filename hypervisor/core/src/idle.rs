@@ -23,6 +23,7 @@ use crate::cstate::{CStateFlags, CStateTable, EntryMethod, StateId};
 use crate::governor::{Governor, IdleContext, IdleOutcome, StateSet, WakeReason};
 use crate::platform::Platform;
 use crate::residency::CpuAccount;
+use crate::trace::Recorder;
 use crate::units::{Nanos, Ticks};
 use crate::wake::{Events, SleepState, WakeWord};
 
@@ -61,6 +62,7 @@ pub struct CpuIdle<G> {
     latency_limit: Option<Nanos>,
     disabled: StateSet,
     safe: StateId,
+    recorder: Option<Recorder>,
 }
 
 /// What makes a state one that must not always be entered.
@@ -76,6 +78,7 @@ impl<G: Governor> CpuIdle<G> {
             latency_limit: None,
             disabled: StateSet::NONE,
             safe: safe(&table),
+            recorder: None,
         }
     }
 
@@ -97,6 +100,11 @@ impl<G: Governor> CpuIdle<G> {
     /// Takes states out of the choice, and back into it, from now on.
     pub fn set_disabled(&mut self, disabled: StateSet) {
         self.disabled = disabled;
+    }
+
+    /// Records idle periods from now on.
+    pub fn record(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
     }
 
     /// Sleeps once, at most until `next_deadline`, and says what woke the CPU.
@@ -126,6 +134,9 @@ impl<G: Governor> CpuIdle<G> {
             now: platform.rate().to_nanos(now),
         };
         let selection = self.governor.select(&context);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.selected(&context, selection.state);
+        }
         let entered = self.allowed(platform, selection.state);
         let method = self.table.state(entered).method;
         let flags = self.table.state(entered).flags;
@@ -247,6 +258,9 @@ impl<G: Governor> CpuIdle<G> {
 
     fn report(&mut self, events: Events, outcome: IdleOutcome) -> IdleReport {
         self.governor.reflect(&self.table, &outcome);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.ended(&outcome);
+        }
         IdleReport { events, outcome }
     }
 }

@@ -111,6 +111,8 @@ pub struct Options {
     pub governor: Option<String>,
     /// `governor.price=`: at what price Lull's own governor trades energy for wake latency.
     pub latency_price: LatencyPrice,
+    /// `trace.idle=`: how many idle periods of each CPU are recorded.
+    pub trace_idle: Option<usize>,
     /// The options about C-states.
     pub cstates: CStateOptions,
     /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
@@ -144,6 +146,7 @@ impl Default for Options {
             idle: IdleMethod::default(),
             governor: None,
             latency_price: LatencyPrice::DEFAULT,
+            trace_idle: None,
             cstates: CStateOptions::default(),
             exit_port: None,
             run_for: None,

@@ -6,7 +6,7 @@
 use super::json::ByteSink;
 use super::lock::OutputLock;
 use super::port::{MachinePorts, Ports};
-use super::records::{AcpiCst, Boot, CpuRows, End, Figure, Guest, Problem, cstates};
+use super::records::{AcpiCst, Boot, CpuRows, End, Figure, Guest, IdleTrace, Problem, cstates};
 use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, Ordering};
 use lull_core::units::Ticks;
@@ -83,6 +83,11 @@ pub fn cstates_rows(
     rows: impl FnOnce(&mut CpuRows<'_, '_, PortSink>),
 ) {
     emit(|sink| cstates(sink, seq, reason, now, rows));
+}
+
+/// Emits an `idle_trace` record.
+pub fn idle_trace(record: &IdleTrace<'_>) {
+    emit(|sink| record.write(sink));
 }
 
 /// Emits the `end` record.

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use lull_core::cstate::select::{MwaitVerdict, Selected};
 use lull_core::cstate::{CStateFlags, EntryMethod};
 use lull_core::platform::{Clock, IrqGate, OneShot, Sleeper};
+use lull_core::trace::IdlePeriod;
 use lull_core::units::{CpuId, Nanos, Ticks};
 use lull_core::wake::WakeWord;
 
@@ -13,7 +14,7 @@ use super::guests::{self, Outcome};
 use super::start::Running;
 use crate::acpi::power;
 use crate::console::machine_channel;
-use crate::console::records::End;
+use crate::console::records::{End, IdleTrace};
 use crate::cpu;
 use crate::keys;
 use crate::machine::BareMetal;
@@ -22,6 +23,9 @@ use crate::time;
 
 /// CPUs that have left their dispatch loops.
 static PARKED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many idle periods stand in one line of the machine channel.
+const PERIODS_A_LINE: usize = 64;
 
 /// How long the end waits for them. A guest is left at once; an emulator may need its time to get round to all CPUs.
 const PARKING_PATIENCE: Nanos = Nanos::new(2_000_000_000);
@@ -35,8 +39,32 @@ pub fn finish(running: &Running) -> ! {
     guests::report_rest(running);
     keys::cstates::print(&reading, time::rate());
     reading.emit("end", BareMetal.now());
+    emit_traces(running);
     let code = judge(running, &reading, of_vcpus);
     leave(running, code)
+}
+
+/// Writes the recordings of idle periods to the machine channel, if there are any.
+fn emit_traces(running: &Running) {
+    for &cpu in &running.online {
+        let (Some(trace), Some(choice)) = (running.trace(cpu), running.choice(cpu)) else {
+            continue;
+        };
+        trace.read(|periods| {
+            // At least one record, so that a CPU that never slept is not taken for one that was not recorded.
+            let none: &[IdlePeriod] = &[];
+            let parts = periods.chunks(PERIODS_A_LINE);
+            for (index, periods) in parts.chain(periods.is_empty().then_some(none)).enumerate() {
+                machine_channel::idle_trace(&IdleTrace {
+                    cpu,
+                    first: index * PERIODS_A_LINE,
+                    dropped: trace.dropped(),
+                    table: &choice.usable,
+                    periods,
+                });
+            }
+        });
+    }
 }
 
 /// Waits until every other CPU has left its dispatch loop, so that no guest runs on while the books are closed.

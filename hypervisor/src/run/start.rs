@@ -14,6 +14,7 @@ use lull_core::platform::Platform;
 use lull_core::residency::{Fault, Interval};
 use lull_core::sched::Scheduler;
 use lull_core::sched::fair::Fair;
+use lull_core::trace::{IdleTrace, Recorder};
 use lull_core::units::{CpuId, Nanos};
 use lull_core::wake::{Events, WakeWord};
 use spin::Once;
@@ -58,6 +59,7 @@ pub struct Running {
     /// Whether everything that was asked for could be started.
     pub outcome: Outcome,
     choices: Vec<Once<Selected>>,
+    traces: Vec<Once<IdleTrace>>,
 }
 
 static RUNNING: Once<Running> = Once::new();
@@ -76,6 +78,11 @@ impl Running {
     /// Which C-states a CPU has, and why, once it has come to choose them.
     pub fn choice(&self, cpu: CpuId) -> Option<&Selected> {
         self.choices.get(cpu.index())?.get()
+    }
+
+    /// What a CPU has recorded of its idle periods, if it was to.
+    pub fn trace(&self, cpu: CpuId) -> Option<&IdleTrace> {
+        self.traces.get(cpu.index())?.get()
     }
 
     /// What the firmware says about C-states, for the choice of them.
@@ -146,6 +153,7 @@ pub fn start(booted: Booted) -> ! {
         online: smp.online,
         outcome,
         choices: (0..cpus).map(|_| Once::new()).collect(),
+        traces: (0..cpus).map(|_| Once::new()).collect(),
     });
     guests::add_to_scheduler(running);
     spoil_accounting(running);
@@ -219,12 +227,30 @@ fn turn(running: &'static Running, cpu: CpuId) {
     let mut idle = CpuIdle::new(selected.usable, governor, selected.monitor);
     let off = selected.off.iter();
     idle.set_disabled(off.fold(StateSet::NONE, |set, &id| set.with(id, true)));
+    record(running, cpu, &mut idle);
     if let Some(choice) = running.choices.get(cpu.index()) {
         choice.call_once(|| selected);
     }
     running
         .machine
         .run(&mut idle, &hosting::Hosting::new(running, cpu));
+}
+
+/// Records this CPU's idle periods, if that is asked for and there is memory.
+fn record(running: &'static Running, cpu: CpuId, idle: &mut CpuIdle<AnyGovernor>) {
+    let (Some(room), Some(place)) = (running.options.trace_idle, running.traces.get(cpu.index()))
+    else {
+        return;
+    };
+    match IdleTrace::with_room(room) {
+        Some(trace) => idle.record(Recorder::new(place.call_once(|| trace))),
+        None => tell(
+            Where::Cmdline,
+            "trace.idle",
+            format_args!("no memory for {room} idle periods of {cpu}"),
+            "less",
+        ),
+    }
 }
 
 /// The governor that is asked for. The parser has refused names of which there is none.

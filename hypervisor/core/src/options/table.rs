@@ -62,7 +62,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 27] = [
+pub const OPTIONS: [OptionSpec; 28] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -120,6 +120,15 @@ pub const OPTIONS: [OptionSpec; 27] = [
         "lull: what a microsecond of added wake latency is worth, in microseconds of a busy core's energy (default 0.5)",
         |options, value| {
             options.latency_price = LatencyPrice::parse(value)?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "trace.idle",
+        "N from 1 to 1000000",
+        "record the first N idle periods of each CPU, and write them to the machine channel at the end",
+        |options, value| {
+            options.trace_idle = usize::try_from(number(value, 1..=1_000_000)?).ok();
             Ok(())
         },
     ),

@@ -18,7 +18,7 @@ fn an_empty_line_gives_the_defaults() {
 #[test]
 fn every_option_reaches_its_field() {
     let options = clean(
-        "loglvl=debug idle=hlt governor=menu governor.price=2 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
+        "loglvl=debug idle=hlt governor=menu governor.price=2 trace.idle=1000 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
          ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.absent-ap=3 test.crash=stack",
     );
     let expected = Options {
@@ -26,6 +26,7 @@ fn every_option_reaches_its_field() {
         idle: IdleMethod::Halt,
         governor: Some("menu".to_string()),
         latency_price: crate::governor::LatencyPrice(2048),
+        trace_idle: Some(1000),
         cstates: CStateOptions::default(),
         exit_port: Some(ExitPort::Code(0xF4)),
         run_for: Some(Seconds(5)),
