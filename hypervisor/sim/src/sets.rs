@@ -50,7 +50,14 @@ const TRAINING: [(&str, &str); 14] = recordings![
 ];
 
 /// Recordings that they are judged on: of guests on Lull.
-const HELD_OUT: [(&str, &str); 0] = recordings![];
+const HELD_OUT: [(&str, &str); 6] = recordings![
+    "lull_busy",
+    "lull_idle_timer",
+    "lull_ipi_pair",
+    "lull_mixed",
+    "lull_smp",
+    "lull_storm",
+];
 
 impl Set {
     /// The figures that its synthetic traces are made with, and their seeds.
@@ -80,7 +87,7 @@ impl Set {
         traces
     }
 
-    /// Its recordings, the parts of them that are built in; or whole, from a directory.
+    /// Its recordings, the parts of them that are built in; or whole, from a directory (files NAME.cpu0.tsv).
     ///
     /// # Errors
     /// A file that cannot be read, or is no trace.
