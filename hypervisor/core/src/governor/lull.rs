@@ -31,7 +31,6 @@ mod plan;
 mod views;
 
 use arrivals::Ended;
-use costs::Costs;
 pub use costs::LatencyPrice;
 use views::Views;
 
@@ -76,16 +75,15 @@ impl Governor for Lull {
     }
 
     fn select(&mut self, context: &IdleContext<'_>) -> Selection {
-        let costs = Costs::new(context, self.price);
         let to_timer = context.sleep_length.map_or(u64::MAX, Nanos::get);
         self.asked_at = context.now.get();
         let plan = if self.sleeping {
-            self.views.again(&costs, self.slept, to_timer)
+            self.views.again(context, self.price, self.slept, to_timer)
         } else {
             self.sleeping = true;
             self.slept = 0;
             let busy = self.asked_at.saturating_sub(self.woken_at);
-            self.views.plan(context, &costs, to_timer, busy)
+            self.views.plan(context, self.price, to_timer, busy)
         };
         Selection {
             state: context.nearest(plan.state),

@@ -5,8 +5,9 @@
 //! follows from that. The powers assumed are coarse: what matters for choices is where lines cross, and the tables say
 //! that.
 
-use crate::cstate::{EntryMethod, MAX_STATES};
+use crate::cstate::{CState, CStateTable, EntryMethod, MAX_STATES};
 use crate::governor::IdleContext;
+use crate::units::Micros;
 use alloc::format;
 use alloc::string::{String, ToString};
 
@@ -59,7 +60,7 @@ pub(super) const RECHECK: u64 = 1_500;
 /// Sleeps from this on, in ns, are worth any state: 1 s.
 const LONG: u64 = 1_000_000_000;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct StateCost {
     /// Entry and exit, in ns of full power.
     pub transition: u64,
@@ -68,9 +69,23 @@ pub(super) struct StateCost {
     /// In units of 1 / [`FULL`].
     pub power: u64,
     pub admitted: bool,
+    /// What the above was worked out from.
+    exit_latency: Micros,
+    target_residency: Micros,
+    polls: bool,
 }
 
 impl StateCost {
+    const NONE: Self = Self {
+        transition: 0,
+        latency: 0,
+        power: 0,
+        admitted: false,
+        exit_latency: Micros::ZERO,
+        target_residency: Micros::ZERO,
+        polls: false,
+    };
+
     /// How long a sleep must be, in ns, for a deeper state to cost less than this one.
     pub fn crosses(&self, deeper: &Self) -> u64 {
         let more =
@@ -110,22 +125,51 @@ fn least_saving(residency: u64) -> u64 {
 }
 
 /// All states of a table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Costs {
     states: [StateCost; MAX_STATES],
     count: usize,
+    price: LatencyPrice,
 }
 
 impl Costs {
-    pub fn new(context: &IdleContext<'_>, price: LatencyPrice) -> Self {
-        let mut states = [StateCost::default(); MAX_STATES];
+    pub const NONE: Self = Self {
+        states: [StateCost::NONE; MAX_STATES],
+        count: 0,
+        price: LatencyPrice(0),
+    };
+
+    /// Makes these the costs of the context's table, and its limits. The figures are worked out only if they are new.
+    pub fn update(&mut self, context: &IdleContext<'_>, price: LatencyPrice) {
+        let same = |cost: &StateCost, state: &CState| {
+            cost.exit_latency == state.exit_latency
+                && cost.target_residency == state.target_residency
+                && cost.polls == (state.method == EntryMethod::Poll)
+        };
+        let states = || context.table.iter().zip(&self.states);
+        let known = self.count == context.table.count()
+            && self.price == price
+            && states().all(|((_, state), cost)| same(cost, state));
+        if !known {
+            self.work_out(context.table, price);
+        }
+        for ((id, _), cost) in context.table.iter().zip(&mut self.states) {
+            cost.admitted = context.admits(id);
+        }
+    }
+
+    fn work_out(&mut self, table: &CStateTable, price: LatencyPrice) {
+        self.count = table.count();
+        self.price = price;
         let (mut transition, mut power) = (0, FULL);
-        for ((id, state), cost) in context.table.iter().zip(&mut states) {
+        for ((_, state), cost) in table.iter().zip(&mut self.states) {
             let residency = state.target_residency.to_nanos().get();
             let latency = state.exit_latency.to_nanos().get();
-            let deeper = match state.method {
-                EntryMethod::Poll => FULL,
-                _ => assumed_power(residency, latency).min(power * least_saving(residency) / 16),
+            let polls = state.method == EntryMethod::Poll;
+            let deeper = if polls {
+                FULL
+            } else {
+                assumed_power(residency, latency).min(power * least_saving(residency) / 16)
             };
             transition += residency.saturating_mul(power - deeper) / FULL;
             power = deeper;
@@ -133,12 +177,11 @@ impl Costs {
                 transition,
                 latency: latency.saturating_mul(u64::from(price.0)) / FULL,
                 power,
-                admitted: context.admits(id),
+                admitted: true,
+                exit_latency: state.exit_latency,
+                target_residency: state.target_residency,
+                polls,
             };
-        }
-        Self {
-            states,
-            count: context.table.count(),
         }
     }
 
@@ -155,6 +198,14 @@ impl Costs {
         self.admitted()
             .find(|(_, cost)| used(cost) < time)
             .map_or(0, |(state, _)| state)
+    }
+
+    /// Is this the deepest state that may be chosen, and worth it from so short a sleep on, in ns?
+    pub fn is_deepest(&self, state: usize, at_most: u64) -> bool {
+        let last = self.admitted().last();
+        last.is_some_and(|(deepest, cost)| {
+            deepest == state && cost.target_residency.to_nanos().get() <= at_most
+        })
     }
 
     pub fn get(&self, state: usize) -> &StateCost {

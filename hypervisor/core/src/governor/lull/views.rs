@@ -5,7 +5,7 @@
 //! first. Whoever would have cost clearly less is followed from there on.
 
 use super::arrivals::{Arrivals, Ended, bin_of};
-use super::costs::Costs;
+use super::costs::{Costs, LatencyPrice};
 use super::plan::Plan;
 use crate::governor::moment::{Moment, Stay, Tick};
 use crate::governor::{IdleContext, Teo};
@@ -22,8 +22,6 @@ const CLEAR: u32 = 3;
 /// And by as much more as they differ in so many periods in the mean: where they have differed only a few times, that
 /// one of them was the better each time may be chance.
 const FEW: i64 = 2;
-/// With less than this in it, about an eighth of what it can hold, a view that distinguishes cases knows nothing yet.
-const ENOUGH: u32 = 4096;
 
 /// Sleeps up to this, in ns, are short against the time that a plan takes to make.
 const SHORT: u64 = 100_000;
@@ -65,7 +63,8 @@ pub(super) struct Views {
     seen: u32,
     /// What hardly any sleep outlasts; `None` as long as that is not known.
     horizon: Option<u64>,
-    costs: Option<Costs>,
+    /// The costs that the plans of the present idle period were made with.
+    costs: Costs,
     /// The expert that is followed, and what it does in the present idle period.
     followed: (usize, Plan),
     /// The one that it is compared with in this period, another one each time, and what that would do.
@@ -107,8 +106,8 @@ impl Lead {
 impl Views {
     pub const fn new() -> Self {
         Self {
-            fast: Arrivals::unknown(MEMORY[FAST]),
-            slow: Arrivals::unknown(MEMORY[SLOW]),
+            fast: Arrivals::UNKNOWN,
+            slow: Arrivals::UNKNOWN,
             by_last: [Arrivals::NONE; CLASSES],
             by_busy: [Arrivals::NONE; CLASSES],
             teo: Teo::new(Tick::Running),
@@ -118,7 +117,7 @@ impl Views {
             reused: 0,
             seen: 0,
             horizon: None,
-            costs: None,
+            costs: Costs::NONE,
             followed: (TEO, Plan::NONE),
             challenger: (FAST, Plan::NONE),
             leads: [Lead::NONE; EXPERTS],
@@ -133,10 +132,10 @@ impl Views {
             BY_LAST => &self.by_last[self.last],
             _ => &self.by_busy[self.busy],
         };
-        if cases.weight() < ENOUGH {
-            &self.slow
-        } else {
+        if cases.is_known(MEMORY[index]) {
             cases
+        } else {
+            &self.slow
         }
     }
 
@@ -144,17 +143,18 @@ impl Views {
     pub fn plan(
         &mut self,
         context: &IdleContext<'_>,
-        costs: &Costs,
+        price: LatencyPrice,
         to_timer: u64,
         busy: u64,
     ) -> Plan {
+        self.costs.update(context, price);
         self.busy = class_of(busy);
         self.hurries(to_timer);
         let followed = self.followed.0;
         if self.reused > 0 {
             // TEO is quick.
             if followed == TEO {
-                self.followed.1 = self.teo_plan(context, costs, to_timer);
+                self.followed.1 = self.teo_plan(context, to_timer);
             }
             return self.followed.1;
         }
@@ -162,7 +162,8 @@ impl Views {
         if self.seen >= KNOWN {
             self.horizon = Some(self.slow.survival(0).horizon());
         }
-        let teo = self.teo_plan(context, costs, to_timer);
+        let teo = self.teo_plan(context, to_timer);
+        let costs = &self.costs;
         let plan = |expert: usize| match expert {
             TEO => teo,
             _ => Plan::cheapest(costs, &self.view(expert).survival(0), to_timer).with_way_out(
@@ -176,12 +177,12 @@ impl Views {
         let (first, second) = (plan(followed), plan(challenger));
         self.followed = (followed, first);
         self.challenger = (challenger, second);
-        self.costs = Some(*costs);
         first
     }
 
     /// What TEO does; it never polls for long, since nothing would end that.
-    fn teo_plan(&mut self, context: &IdleContext<'_>, costs: &Costs, to_timer: u64) -> Plan {
+    fn teo_plan(&mut self, context: &IdleContext<'_>, to_timer: u64) -> Plan {
+        let costs = &self.costs;
         let moment = Moment::new(context, Tick::Running);
         let state = self.teo.decide(&moment).state;
         let state = state.max(costs.shallowest_worth(to_timer));
@@ -194,11 +195,16 @@ impl Views {
         plan.with_way_out(costs, self.horizon, 0, to_timer)
     }
 
-    /// Short sleeps come often, and thinking costs as much as sleeping badly: the last plan serves some of them, if it has
-    /// a limit in case that this one is long after all.
+    /// Short sleeps come often, and thinking costs as much as sleeping badly: the last plan serves some of them, if it
+    /// cannot go far wrong should this one be long after all.
     fn hurries(&mut self, to_timer: u64) {
-        let limited = self.followed.1.limit.is_some_and(|limit| limit < to_timer);
-        let reuses = self.seen == SETTLED && limited && self.slept < SHORT && self.reused < REUSES;
+        let plan = &self.followed.1;
+        let harmless = match plan.limit {
+            Some(limit) => limit < to_timer,
+            // There is nothing deeper, and it is not deep.
+            None => to_timer > SHORT && self.costs.is_deepest(plan.state, SHORT),
+        };
+        let reuses = self.seen == SETTLED && harmless && self.slept < SHORT && self.reused < REUSES;
         self.reused = if reuses { self.reused + 1 } else { 0 };
     }
 
@@ -212,7 +218,15 @@ impl Views {
     }
 
     /// The plan for the rest of an idle period that has lasted `slept` so far.
-    pub fn again(&self, costs: &Costs, slept: u64, to_timer: u64) -> Plan {
+    pub fn again(
+        &mut self,
+        context: &IdleContext<'_>,
+        price: LatencyPrice,
+        slept: u64,
+        to_timer: u64,
+    ) -> Plan {
+        self.costs.update(context, price);
+        let costs = &self.costs;
         let survival = self.view(self.followed.0).survival(slept);
         Plan::cheapest(costs, &survival, to_timer).with_way_out(
             costs,
@@ -223,7 +237,8 @@ impl Views {
     }
 
     /// Compares the plans of the idle period, which lasted `slept`.
-    fn compare(&mut self, costs: &Costs, slept: u64) {
+    fn compare(&mut self, slept: u64) {
+        let costs = &self.costs;
         let (challenger, plan) = self.challenger;
         let paid = |plan: &Plan| i64::try_from(plan.cost(costs, slept)).unwrap_or(i64::MAX / 4);
         let lead = &mut self.leads[challenger];
@@ -242,8 +257,8 @@ impl Views {
         self.slept = slept;
         self.seen = (self.seen + 1).min(SETTLED);
         self.teo.learn(stay);
-        if let Some(costs) = self.costs.filter(|_| self.reused == 0) {
-            self.compare(&costs, slept);
+        if self.reused == 0 {
+            self.compare(slept);
         }
         let bin = bin_of(slept);
         let views = [
