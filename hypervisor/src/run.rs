@@ -12,9 +12,13 @@ pub mod msr_writes;
 #[cfg(target_os = "none")]
 mod choose;
 #[cfg(target_os = "none")]
+pub mod command;
+#[cfg(target_os = "none")]
 pub mod end;
 #[cfg(target_os = "none")]
 pub mod guests;
+#[cfg(target_os = "none")]
+mod hardware;
 #[cfg(target_os = "none")]
 mod host_memory;
 #[cfg(target_os = "none")]

@@ -7,6 +7,8 @@ pub mod rendezvous;
 
 #[cfg(target_os = "none")]
 mod bring_up;
+#[cfg(target_os = "none")]
+pub mod calls;
 
 #[cfg(target_os = "none")]
 pub use bring_up::{Failed, SmpReport, answer, release, start, wait_for_release};

@@ -17,6 +17,7 @@ mod deps;
 mod guest_arg;
 mod iso;
 mod lint;
+mod model;
 mod process;
 mod qemu;
 mod report;
@@ -49,6 +50,8 @@ enum Command {
     Test(test::TestArgs),
     /// Check formatting, clippy (host and bare metal) and rustdoc
     Lint,
+    /// Model-check the wake protocol, the cross-CPU calls and the vCPUs' kicks
+    Model(model::ModelArgs),
     /// Measure, and print figures
     Bench(bench::BenchArgs),
     /// Record what guests make the CPUs do, for replay
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::command(&args),
         Command::Test(args) => test::command(&args),
         Command::Lint => lint::command(),
+        Command::Model(args) => model::command(&args),
         Command::Bench(args) => bench::command(&args),
         Command::Trace(args) => trace::command(&args),
         Command::CStates(args) => cstates::command(&args),

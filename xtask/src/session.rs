@@ -157,8 +157,8 @@ impl Session {
         thread::spawn(move || {
             let mut key = [0];
             while let Ok(1) = std::io::stdin().read(&mut key) {
-                // Lines are for the terminal only: one key is one command.
-                if key != *b"\n" && keyboard.write_all(&key).is_err() {
+                // An Enter that only sends a key off means nothing to Lull; one that ends a command does.
+                if keyboard.write_all(&key).is_err() {
                     break;
                 }
             }

@@ -21,7 +21,7 @@ use crate::governor::Governor;
 use crate::idle::CpuIdle;
 use crate::platform::Platform;
 use crate::sched::Scheduler;
-use crate::units::VcpuId;
+use crate::units::{Ticks, VcpuId};
 
 mod machine;
 mod pcpu;
@@ -66,6 +66,11 @@ pub trait Runner {
 
     /// The queue of cross-CPU calls has entries.
     fn call(&self) {}
+
+    /// The pCPU comes out of a sleep, at this time. Whatever it does delays what woke the pCPU.
+    fn woken(&self, now: Ticks) {
+        let _ = now;
+    }
 
     /// The vCPU is about to run on this pCPU: its registers go in.
     fn load(&self, v: VcpuId) {

@@ -56,6 +56,16 @@ impl StateSet {
         self.has_index(state.index())
     }
 
+    /// The set as a number: bit n is the state with index n.
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// The set of that number.
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+
     const fn has_index(self, index: usize) -> bool {
         index < MAX_STATES && self.0 & (1 << index) != 0
     }
@@ -170,4 +180,9 @@ pub trait Governor {
 
     /// Learns from what came of the last selection.
     fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome);
+
+    /// Becomes the governor of this name, with nothing learned yet. `false` if it cannot.
+    fn change_to(&mut self, name: &str) -> bool {
+        self.name() == name
+    }
 }

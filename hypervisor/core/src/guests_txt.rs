@@ -1,7 +1,7 @@
 //! The guest list of a boot bundle, `guests.txt`, and the `--guest` form of the same.
 //!
 //! ```text
-//! # NAME [kernel=FILE] [vcpus=N] [mem=SIZE] [weight=N] [pin=CPU|LO-HI|all] [cmdline="..."]
+//! # NAME [kernel=FILE] [vcpus=N] [mem=SIZE] [weight=N] [pin=CPU|LO-HI|all] [latency=MICROSECONDS] [cmdline="..."]
 //! idle-timer pin=1
 //! heavy kernel=busy vcpus=2 mem=64M weight=1024 pin=0-1 cmdline="seconds=10 say=\"hi\""
 //! ```
@@ -12,7 +12,7 @@
 //! Nothing here panics, whatever the file holds.
 
 use crate::options::Problem;
-use crate::units::{CpuId, CpuSet, MAX_CPUS};
+use crate::units::{CpuId, CpuSet, MAX_CPUS, Micros};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -28,6 +28,8 @@ pub const MAX_GUESTS: usize = 256;
 pub const MAX_VCPUS: u32 = 64;
 /// The longest name of a guest or of a kernel file, in bytes.
 pub const MAX_NAME: usize = 31;
+/// The largest limit on exit latency: a second, which no C-state takes.
+pub const MAX_LATENCY: Micros = Micros::new(1_000_000);
 /// The longest command line of a guest, in bytes.
 pub const MAX_CMDLINE: usize = 1024;
 
@@ -129,6 +131,8 @@ pub struct GuestConfig {
     pub weight: Weight,
     /// Where its vCPUs may run.
     pub pin: Pin,
+    /// The longest exit latency that its vCPUs accept, each of the pCPU that it last ran on. `None`: any.
+    pub latency: Option<Micros>,
     /// What it finds as its command line: no control characters, at most [`MAX_CMDLINE`] bytes.
     pub cmdline: String,
 }
@@ -147,6 +151,7 @@ impl GuestConfig {
             mem: MemSize::DEFAULT,
             weight: Weight::DEFAULT,
             pin: Pin::All,
+            latency: None,
             cmdline: String::new(),
         })
     }
@@ -191,6 +196,9 @@ impl fmt::Display for GuestConfig {
         }
         if self.pin != Pin::All {
             write!(f, " pin={}", self.pin)?;
+        }
+        if let Some(latency) = self.latency {
+            write!(f, " latency={}", latency.get())?;
         }
         if !self.cmdline.is_empty() {
             write!(f, " cmdline={}", words::Quoted(&self.cmdline))?;

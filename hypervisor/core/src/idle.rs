@@ -20,12 +20,16 @@
 //! An attempt that ends in step 1, 3 or 4 is *aborted*: it is counted as that and as nothing else.
 
 use crate::cstate::{CStateFlags, CStateTable, EntryMethod, StateId};
-use crate::governor::{Governor, IdleContext, IdleOutcome, StateSet, WakeReason};
+use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, StateSet, WakeReason};
 use crate::platform::Platform;
 use crate::residency::CpuAccount;
 use crate::trace::Recorder;
 use crate::units::{Nanos, Ticks};
 use crate::wake::{Events, SleepState, WakeWord};
+
+mod control;
+
+pub use control::IdleControl;
 
 /// Whether stores end a sleep in MWAIT on this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +67,8 @@ pub struct CpuIdle<G> {
     disabled: StateSet,
     safe: StateId,
     recorder: Option<Recorder>,
+    /// The last sleep was a poll that nothing has ended.
+    polled_in_vain: bool,
 }
 
 /// What makes a state one that must not always be entered.
@@ -79,6 +85,7 @@ impl<G: Governor> CpuIdle<G> {
             disabled: StateSet::NONE,
             safe: safe(&table),
             recorder: None,
+            polled_in_vain: false,
         }
     }
 
@@ -107,6 +114,18 @@ impl<G: Governor> CpuIdle<G> {
         self.recorder = Some(recorder);
     }
 
+    /// Does from now on what was asked of this CPU.
+    pub fn follow(&mut self, control: &IdleControl) {
+        self.disabled = control.disabled();
+        self.latency_limit = control.latency_limit();
+        if let Some(name) = control.governor()
+            && name != self.governor.name()
+        {
+            // A governor that is the only one of its kind stays.
+            self.governor.change_to(name);
+        }
+    }
+
     /// Sleeps once, at most until `next_deadline`, and says what woke the CPU.
     ///
     /// `word` and `account` are the own CPU's. The caller handles the events, and comes back if there is still nothing
@@ -133,6 +152,7 @@ impl<G: Governor> CpuIdle<G> {
             disabled: self.disabled,
             now: platform.rate().to_nanos(now),
         };
+        let context = self.after_poll(context);
         let selection = self.governor.select(&context);
         if let Some(recorder) = &mut self.recorder {
             recorder.selected(&context, selection.state);
@@ -140,9 +160,11 @@ impl<G: Governor> CpuIdle<G> {
         let entered = self.allowed(platform, selection.state);
         let method = self.table.state(entered).method;
         let flags = self.table.state(entered).flags;
-        let limit_at = selection
-            .limit
-            .map(|limit| now + platform.rate().ticks(limit));
+        let stay = match method {
+            EntryMethod::Poll => longest_poll(&context, selection),
+            _ => selection.limit,
+        };
+        let limit_at = stay.map(|limit| now + platform.rate().ticks(limit));
         // A poll looks at its limit by itself; every other stay is ended by the one-shot.
         let alarm = limit_at.filter(|_| method != EntryMethod::Poll);
         match alarm.into_iter().chain(next_deadline).min() {
@@ -150,18 +172,21 @@ impl<G: Governor> CpuIdle<G> {
             None => platform.cancel(),
         }
 
-        if word.publish(self.announced(method)).is_err() {
+        let monitored = matches!(method, EntryMethod::Mwait { .. });
+        if word
+            .commit(platform, self.announced(method), flags, monitored)
+            .is_err()
+        {
             return self.aborted(word, account);
         }
-        platform.prepare(flags);
-        if !armed(platform, word, method) {
-            platform.recover(flags);
-            return self.aborted(word, account);
+        if entered != selection.state {
+            account.count_rejected(selection.state);
         }
         let sleep = self.sleep(platform, word, account, entered, limit_at);
         let events = word.take();
 
         let wake = sleep.wake_reason(events, next_deadline);
+        self.polled_in_vain = method == EntryMethod::Poll && wake == WakeReason::Limit;
         if wake == WakeReason::Spurious {
             account.count_spurious();
         }
@@ -173,6 +198,25 @@ impl<G: Governor> CpuIdle<G> {
             wake,
         };
         self.report(events, outcome)
+    }
+
+    /// Who has polled in vain sleeps next, whatever the governor makes of it: a poll does not follow a poll.
+    fn after_poll<'a>(&self, mut context: IdleContext<'a>) -> IdleContext<'a> {
+        if self.polled_in_vain {
+            let polls = context
+                .table
+                .iter()
+                .filter(|(_, state)| state.method == EntryMethod::Poll);
+            let without = polls.fold(context.disabled, |set, (id, _)| set.with(id, true));
+            let less = IdleContext {
+                disabled: without,
+                ..context
+            };
+            if context.table.iter().any(|(id, _)| less.admits(id)) {
+                context.disabled = without;
+            }
+        }
+        context
     }
 
     /// The state to enter for the one that was chosen: itself, or C1 if it must not be entered now.
@@ -295,6 +339,23 @@ impl Sleep {
     }
 }
 
+/// No poll is shorter or longer than this by its own limit. Sources: Linux' cpuidle, for the idea and the figures.
+const POLL_LIMITS: (Nanos, Nanos) = (Nanos::new(10_000), Nanos::new(250_000));
+
+/// How long to poll at most: what the governor says, and in any case for no longer than it takes to be worth a sleep. Without
+/// limit only where there is nothing else that may be chosen.
+fn longest_poll(context: &IdleContext<'_>, selection: Selection) -> Option<Nanos> {
+    let other = context
+        .table
+        .iter()
+        .find(|(id, state)| state.method != EntryMethod::Poll && context.admits(*id));
+    let own = other.map(|(_, state)| {
+        let pays = state.target_residency.to_nanos();
+        pays.max(POLL_LIMITS.0).min(POLL_LIMITS.1)
+    });
+    selection.limit.into_iter().chain(own).min()
+}
+
 /// What is entered instead of a state that must not be entered now: the shallowest sleep that may always be.
 fn safe(table: &CStateTable) -> StateId {
     let mut sleeps = table
@@ -302,15 +363,6 @@ fn safe(table: &CStateTable) -> StateId {
         .filter(|(_, state)| state.method != EntryMethod::Poll);
     let always = sleeps.find(|(_, state)| !state.flags.intersects(CHECKS));
     always.map_or(table.shallowest(), |(id, _)| id)
-}
-
-/// Arms the monitor where the method has one. `false` if an event came before it was armed.
-fn armed(platform: &impl Platform, word: &WakeWord, method: EntryMethod) -> bool {
-    if let EntryMethod::Mwait { .. } = method {
-        platform.arm_monitor(word);
-        return !word.is_pending();
-    }
-    true
 }
 
 /// Polls the word until it has an event, a handler has run (the timer's, at the next deadline), or the limit is reached. As with HLT, the first handler ends it,

@@ -14,11 +14,17 @@
 
 extern crate alloc;
 
+pub mod call;
+pub mod command;
 pub mod cstate;
 pub mod dispatch;
 pub mod governor;
 pub mod guests_txt;
 pub mod idle;
+#[cfg(loom)]
+pub mod mutant;
+#[cfg(not(loom))]
+mod mutant;
 pub mod options;
 pub mod platform;
 pub mod residency;

@@ -7,17 +7,20 @@
 //! Called once, at boot, and by `cargo xtask` to check what it is about to hand over.
 
 use crate::governor::LatencyPrice;
-use crate::units::{CpuId, Micros, TickRate};
+use crate::guests_txt::MAX_LATENCY;
+use crate::units::{CpuId, CpuSet, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+mod cpus;
 mod cstates;
 mod number;
 mod problem;
 mod table;
 
+pub(crate) use cpus::cpu_list;
 pub use cstates::{
     CStateOptions, CpuidOverride, CpuidRegister, EarlyIrq, MaxCState, StatesOff, TableEdit,
 };
@@ -113,6 +116,8 @@ pub struct Options {
     pub latency_price: LatencyPrice,
     /// `trace.idle=`: how many idle periods of each CPU are recorded.
     pub trace_idle: Option<usize>,
+    /// `latency=`: the longest exit latency that CPUs may choose. For each CPU the last one counts.
+    pub latency: Vec<LatencyLimit>,
     /// The options about C-states.
     pub cstates: CStateOptions,
     /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
@@ -147,6 +152,7 @@ impl Default for Options {
             governor: None,
             latency_price: LatencyPrice::DEFAULT,
             trace_idle: None,
+            latency: Vec::new(),
             cstates: CStateOptions::default(),
             exit_port: None,
             run_for: None,
@@ -163,7 +169,37 @@ impl Default for Options {
     }
 }
 
+/// A limit on exit latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LatencyLimit {
+    /// The limit.
+    pub limit: Micros,
+    /// The CPUs that it is for.
+    pub cpus: CpuSet,
+}
+
+impl LatencyLimit {
+    /// Reads `MICROSECONDS` or `MICROSECONDS:CPUS`.
+    fn parse(value: &str) -> Result<Self, String> {
+        let (limit, cpus) = match value.split_once(':') {
+            Some((limit, cpus)) => (limit, cpu_list(cpus)?),
+            None => (value, CpuSet::ALL),
+        };
+        Ok(Self {
+            limit: Micros::new(number(limit, 0..=MAX_LATENCY.get())?),
+            cpus,
+        })
+    }
+}
+
 impl Options {
+    /// The limit on exit latency that a CPU begins with.
+    pub fn latency_of(&self, cpu: CpuId) -> Option<Micros> {
+        let mut last_first = self.latency.iter().rev();
+        let one = last_first.find(|one| one.cpus.contains(cpu))?;
+        Some(one.limit)
+    }
+
     /// Reads a command line. Never fails: what could not be used is in the list.
     pub fn parse(line: &str) -> (Self, Vec<Problem>) {
         let mut options = Self::default();

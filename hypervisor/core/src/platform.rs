@@ -14,7 +14,7 @@
 //!   [`WakeWord`], and acknowledge. They take no lock, and switch to nothing.
 
 use crate::cstate::{CStateFlags, MwaitHint};
-use crate::units::{CpuId, TickRate, Ticks};
+use crate::units::{CpuId, CpuSet, TickRate, Ticks};
 use crate::wake::WakeWord;
 
 /// The time stamp counter of this CPU, the same on all CPUs.
@@ -93,6 +93,13 @@ pub trait Ipi {
     /// Sends the event-check interrupt, which makes the target look at its wake word. Every store made before is
     /// visible to the handler (fenced where the interrupt controller needs it).
     fn send(&self, target: CpuId);
+
+    /// The same for several CPUs, none of which is the sender, by as few commands as the interrupt controller takes.
+    fn send_many(&self, targets: &CpuSet) {
+        for target in targets.iter() {
+            self.send(target);
+        }
+    }
 }
 
 /// A whole machine, as seen from the CPU that asks.

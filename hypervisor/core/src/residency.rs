@@ -19,10 +19,12 @@
 
 mod account;
 mod fault;
+mod hardware;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
 pub use account::CpuAccount;
 pub use fault::{Fault, Interval};
+pub use hardware::{HwAccount, HwCounter, HwRegister, HwSnapshot, HwValue, registers};
 pub use snapshot::{Activity, Identity, Imbalance, Snapshot, StateTimes};

@@ -7,6 +7,7 @@
 //!
 //! [`Lock`] is fair (ticket order) and does **not** touch the interrupt flag. It needs not: hypervisor code runs with
 //! interrupts off, and interrupt handlers take no lock. NMI handlers may only [`try_lock`](Lock::try_lock).
+//! A debug build counts how many a CPU [holds](held).
 
 #[cfg(not(loom))]
 mod imp {
@@ -16,22 +17,15 @@ mod imp {
             AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
         };
     }
+    pub use super::lock::{Lock, LockGuard};
     /// Tells the CPU that this is a spin loop.
     pub use core::hint::spin_loop;
-    /// A fair spin lock.
-    pub type Lock<T> = spin::mutex::TicketMutex<T>;
-    /// What [`Lock`] gives out.
-    pub type LockGuard<'a, T> = spin::mutex::TicketMutexGuard<'a, T>;
 }
 
 #[cfg(loom)]
 mod imp {
     /// Atomic integers and fences.
-    pub mod atomic {
-        pub use loom::sync::atomic::{
-            AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-        };
-    }
+    pub use super::watched as atomic;
     /// Lets another thread of the model run.
     pub use loom::thread::yield_now as spin_loop;
     /// What [`Lock`] gives out.
@@ -62,7 +56,12 @@ mod imp {
     }
 }
 
+pub mod held;
+#[cfg(not(loom))]
+mod lock;
 mod seqcount;
+#[cfg(loom)]
+pub mod watched;
 
 pub use imp::{Lock, LockGuard, atomic, spin_loop};
 pub use seqcount::SeqCount;

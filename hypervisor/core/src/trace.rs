@@ -182,7 +182,10 @@ mod tests {
         });
     }
 
-    fn rows(trace: &IdleTrace) -> Vec<(u64, Option<u64>, Option<WakeReason>, u64, u32)> {
+    /// Length, timer, wake, busy, stays.
+    type Row = (u64, Option<u64>, Option<WakeReason>, u64, u32);
+
+    fn rows(trace: &IdleTrace) -> Vec<Row> {
         let mut rows = Vec::new();
         trace.read(|periods| {
             rows = periods

@@ -9,7 +9,10 @@
 //!   fails if any event is pending. It comes back only by [`WakeWord::take`]: one swap that takes all events.
 //!   So in any other state, an event that is pending was posted *after* the state was published.
 //! - Whoever posts the **first** event owes the wake that [`Wake`] names. Post and interrupt are one section with
-//!   interrupts off (else an interrupted poster leaves later ones riding on a wake that is late).
+//!   interrupts off (else an interrupted poster leaves later ones riding on a wake that is late). A batch
+//!   ([`WakeWord::post_batched`]) marks its posts, and nobody rides along with one that is marked.
+//! - Every post is a read-modify-write with release semantics, also one that changes nothing: the taker must see the
+//!   stores of **every** poster, not only of the first.
 //! - The word is what MONITOR is armed on. Between arming and sleeping, [`WakeWord::is_pending`] is read once more.
 //! - From a watched state to HLT in the same idle stretch the way leads through AWAKE: a waker that saw WATCHING sent
 //!   no interrupt.
@@ -17,17 +20,25 @@
 //! Called by: the idle path and the VM-entry gate (publish, take), everybody else (post).
 //! No lock is involved, on either side.
 
+use crate::mutant::mutant;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use core::fmt;
 
+mod batch;
+mod commit;
+mod origin;
 mod stats;
 
+pub use batch::Batch;
+pub use commit::NotAsleep;
+use origin::ORIGIN_MASK;
+pub use origin::{Cause, Origin};
 pub use stats::{WakeCounts, WakeStats};
 
 bitflags::bitflags! {
     /// What is asked of a CPU.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-    pub struct Events: u32 {
+    pub struct Events: u16 {
         /// The runqueue changed in a way that may change the choice. The only event that costs a scheduling pass.
         const RESCHED = 1 << 0;
         /// The queue of cross-CPU calls has entries.
@@ -60,22 +71,67 @@ pub enum SleepState {
 /// What the poster of an event still has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "an interrupt may be due: dropping this loses a wakeup"]
+#[repr(u8)]
 pub enum Wake {
-    /// The CPU sees no store now: send it the event-check interrupt, in the same section with interrupts off.
-    SendIpi,
+    /// The CPU sleeps and sees no store: send it the event-check interrupt, in the same section with interrupts off.
+    SendIpi = 0,
+    /// The CPU runs a guest: send it the event-check interrupt, in the same section with interrupts off.
+    KickGuest = 1,
     /// The CPU watches the word: the store that was just made wakes it.
-    StoreWakes,
+    StoreWakes = 2,
     /// The CPU is awake, and looks before it sleeps or enters a guest.
-    WillLook,
+    WillLook = 3,
     /// An event was pending already: whoever posted that one owes the wake.
-    RidesAlong,
+    RidesAlong = 4,
+    /// Send it the event-check interrupt, although somebody else owes the wake already: that one may be late (a batch),
+    /// or what the word says cannot be relied on (NMI context).
+    Insist = 5,
 }
 
 impl Wake {
+    /// All answers, in the order of their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::SendIpi,
+        Self::KickGuest,
+        Self::StoreWakes,
+        Self::WillLook,
+        Self::RidesAlong,
+        Self::Insist,
+    ];
+
     /// Is an interrupt due?
     pub const fn needs_ipi(self) -> bool {
-        matches!(self, Wake::SendIpi)
+        matches!(self, Wake::SendIpi | Wake::KickGuest | Wake::Insist)
     }
+
+    /// Did this post, and no other, end a sleep?
+    pub const fn ends_sleep(self) -> bool {
+        matches!(self, Wake::SendIpi | Wake::StoreWakes)
+    }
+
+    /// As the machine channel names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Wake::SendIpi => "ipi",
+            Wake::KickGuest => "kick",
+            Wake::StoreWakes => "store",
+            Wake::WillLook => "will_look",
+            Wake::RidesAlong => "rides_along",
+            Wake::Insist => "insisted",
+        }
+    }
+}
+
+/// What [`WakeWord::take_all`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the events have been taken from the wake word: dropping them loses wakeups"]
+pub struct Taken {
+    /// All events that were pending.
+    pub events: Events,
+    /// What the CPU did until now.
+    pub state: SleepState,
+    /// Who posted the first of the events. Nobody in particular, if there are none.
+    pub origin: Origin,
 }
 
 /// One CPU's wake word.
@@ -84,8 +140,12 @@ impl Wake {
 /// with a neighbour's line. The word is at offset 0: it is what the monitor hardware covers on every known CPU.
 #[repr(C, align(128))]
 pub struct WakeWord {
-    /// Bits 0 to 31: [`Events`]. Bits 32 and 33: [`SleepState`].
+    /// Bits 0 to 15: [`Events`]. Bits 16 and 17: [`SleepState`]. Bit 18: the first event was posted by a batch.
+    /// Bits 20 to 63: the [`Origin`] of the first event.
     word: AtomicU64,
+    /// Where the mutant that keeps the state apart from the events has it.
+    #[cfg(loom)]
+    apart: AtomicU64,
 }
 
 const _: () = assert!(core::mem::align_of::<WakeWord>() == 128);
@@ -93,16 +153,20 @@ const _: () = assert!(core::mem::align_of::<WakeWord>() == 128);
 const _: () =
     assert!(core::mem::size_of::<WakeWord>() == 128 && core::mem::offset_of!(WakeWord, word) == 0);
 
-const STATE_SHIFT: u32 = 32;
+const EVENTS_MASK: u64 = u16::MAX as u64;
+const STATE_SHIFT: u32 = 16;
 const STATE_MASK: u64 = 0b11 << STATE_SHIFT;
-const EVENTS_MASK: u64 = u32::MAX as u64;
+/// The first event was posted by a batch, whose interrupt comes later.
+const BATCHED: u64 = 1 << 18;
+
+const _: () = assert!((EVENTS_MASK | STATE_MASK | BATCHED) & ORIGIN_MASK == 0);
 
 const fn state_bits(state: SleepState) -> u64 {
     (state as u64) << STATE_SHIFT
 }
 
 const fn events_of(word: u64) -> Events {
-    Events::from_bits_retain((word & EVENTS_MASK) as u32)
+    Events::from_bits_retain((word & EVENTS_MASK) as u16)
 }
 
 const fn state_of(word: u64) -> SleepState {
@@ -111,6 +175,25 @@ const fn state_of(word: u64) -> SleepState {
         1 => SleepState::Watching,
         2 => SleepState::Halted,
         _ => SleepState::Guest,
+    }
+}
+
+/// What is left to do for whoever found `before`, and has posted.
+fn owed(before: u64) -> Wake {
+    let asleep = match state_of(before) {
+        SleepState::Awake => Wake::WillLook,
+        SleepState::Watching => Wake::StoreWakes,
+        SleepState::Halted if mutant!(IpiSkippedForHalt) => Wake::StoreWakes,
+        SleepState::Halted => Wake::SendIpi,
+        SleepState::Guest if mutant!(IpiSkippedForGuest) => Wake::WillLook,
+        SleepState::Guest => Wake::KickGuest,
+    };
+    if before & EVENTS_MASK == 0 {
+        asleep
+    } else if before & BATCHED != 0 && asleep.needs_ipi() && !mutant!(SecondRaiserWaitsForBatch) {
+        Wake::Insist
+    } else {
+        Wake::RidesAlong
     }
 }
 
@@ -128,6 +211,7 @@ impl WakeWord {
     pub fn new() -> Self {
         Self {
             word: AtomicU64::new(0),
+            apart: AtomicU64::new(0),
         }
     }
 
@@ -135,36 +219,96 @@ impl WakeWord {
     ///
     /// All stores made before are visible to the CPU once it has taken the event.
     /// Not for NMI or machine-check handlers: see [`post_from_nmi`](Self::post_from_nmi).
+    #[inline]
     pub fn post(&self, events: Events) -> Wake {
-        let before = self
-            .word
-            .fetch_or(u64::from(events.bits()), Ordering::AcqRel);
-        if before & EVENTS_MASK != 0 {
+        self.post_as(events, Origin::NOBODY)
+    }
+
+    /// [`post`](Self::post), and says on whose behalf.
+    #[inline]
+    pub fn post_as(&self, events: Events, origin: Origin) -> Wake {
+        if mutant!(SkipIfSet) && self.pending().contains(events) {
             return Wake::RidesAlong;
         }
-        match state_of(before) {
-            SleepState::Awake => Wake::WillLook,
-            SleepState::Watching => Wake::StoreWakes,
-            SleepState::Halted | SleepState::Guest => Wake::SendIpi,
-        }
+        // Whoever rides along with a batch and sends owes the wake from then on.
+        owed(self.put(events, origin.bits(), BATCHED))
+    }
+
+    /// Posts events as one of many posts whose interrupts are sent together, a little later; call it with interrupts off.
+    ///
+    /// If the answer asks for an interrupt, send it to all of the batch at once, and leave out those that are
+    /// [pending](Self::is_pending) no more. Others who post meanwhile do not wait for that: they send their own.
+    #[inline]
+    pub fn post_batched(&self, events: Events, origin: Origin) -> Wake {
+        owed(self.put(events, origin.bits() | BATCHED, 0))
     }
 
     /// Posts events from NMI or machine-check context, to any CPU, the own one included: always an interrupt.
     ///
     /// Such a handler may have interrupted a poster between its post and its interrupt, or the CPU itself between its
     /// last check and its sleep: nothing that the word says about "will look" or "somebody owes it" can be relied on.
-    pub fn post_from_nmi(&self, events: Events) -> Wake {
-        self.word
-            .fetch_or(u64::from(events.bits()), Ordering::AcqRel);
-        Wake::SendIpi
+    pub fn post_from_nmi(&self, events: Events, origin: Origin) -> Wake {
+        let owed = owed(self.put(events, origin.bits(), BATCHED));
+        if mutant!(NmiPostWithoutIpi) {
+            return Wake::WillLook;
+        }
+        if mutant!(NmiPostRidesAlong) {
+            return owed;
+        }
+        match owed {
+            Wake::SendIpi | Wake::KickGuest => owed,
+            // The store does end the sleep, but the interrupt goes out all the same.
+            _ => Wake::Insist,
+        }
     }
 
-    /// Posts events to the **own** CPU, from its interrupt handler or from its own code. No wake is ever owed.
-    ///
-    /// An interrupt handler has ended the sleep, or the guest, by being there; own code looks before it sleeps.
+    /// Posts events to the **own** CPU, from its own code, which looks before it sleeps. No wake is ever owed.
     pub fn post_local(&self, events: Events) {
-        self.word
-            .fetch_or(u64::from(events.bits()), Ordering::AcqRel);
+        self.put(events, Origin::NOBODY.bits(), 0);
+    }
+
+    /// Posts events to the **own** CPU, from its interrupt handler. No interrupt is ever owed: the handler has ended the
+    /// sleep, or the guest, by being there. `true` if it is this post that the sleep has ended for.
+    #[inline]
+    pub fn post_from_handler(&self, events: Events, origin: Origin) -> bool {
+        let before = self.put(events, origin.bits(), BATCHED);
+        before & EVENTS_MASK == 0
+            && matches!(state_of(before), SleepState::Watching | SleepState::Halted)
+    }
+
+    /// Sets events; `note` (origin and batch bit) counts only if they are the first, and `clear` only if they are not.
+    /// Returns what was there.
+    #[inline]
+    fn put(&self, events: Events, note: u64, clear: u64) -> u64 {
+        let events = u64::from(events.bits());
+        let success = if mutant!(RelaxedPost) {
+            Ordering::Relaxed
+        } else {
+            Ordering::AcqRel
+        };
+        let mut before = self.word.load(Ordering::Relaxed);
+        if mutant!(PeekThenPost) {
+            self.word.fetch_or(events, Ordering::AcqRel);
+            return before;
+        }
+        loop {
+            let after = if before & EVENTS_MASK == 0 {
+                before | events | note
+            } else {
+                (before | events) & !clear
+            };
+            match self
+                .word
+                .compare_exchange_weak(before, after, success, Ordering::Relaxed)
+            {
+                #[cfg(loom)]
+                Ok(before) if mutant!(StateApart) => {
+                    return before & !STATE_MASK | self.apart.load(Ordering::Acquire);
+                }
+                Ok(before) => return before,
+                Err(now) => before = now,
+            }
+        }
     }
 
     /// Leaves AWAKE for `state`, with interrupts off. This is the last check before a sleep or a VM entry.
@@ -175,6 +319,10 @@ impl WakeWord {
     /// Only the word's own CPU calls this, and only when it is AWAKE.
     pub fn publish(&self, state: SleepState) -> Result<(), Events> {
         let awake = state_bits(SleepState::Awake);
+        #[cfg(loom)]
+        if let Some(wrong) = self.published_wrongly(state) {
+            return wrong;
+        }
         match self.word.compare_exchange(
             awake,
             state_bits(state),
@@ -192,12 +340,57 @@ impl WakeWord {
         }
     }
 
+    /// The mutants of [`publish`](Self::publish).
+    #[cfg(loom)]
+    fn published_wrongly(&self, state: SleepState) -> Option<Result<(), Events>> {
+        let pending = || match self.pending() {
+            events if events.is_empty() => Ok(()),
+            events => Err(events),
+        };
+        if mutant!(BlindPublish) {
+            self.word.store(state_bits(state), Ordering::Release);
+            Some(Ok(()))
+        } else if mutant!(CheckThenPublish) {
+            Some(pending().map(|()| {
+                self.word.fetch_or(state_bits(state), Ordering::AcqRel);
+            }))
+        } else if mutant!(StateApart) {
+            self.apart.store(state_bits(state), Ordering::Release);
+            Some(pending().inspect_err(|_| self.apart.store(0, Ordering::Release)))
+        } else {
+            None
+        }
+    }
+
     /// Back to AWAKE, taking all events. Whoever posts from here on sees AWAKE, and no event.
     pub fn take(&self) -> Events {
-        events_of(
-            self.word
-                .swap(state_bits(SleepState::Awake), Ordering::AcqRel),
-        )
+        self.take_all().events
+    }
+
+    /// [`take`](Self::take), and says what the CPU did until now, and who posted first.
+    pub fn take_all(&self) -> Taken {
+        let order = if mutant!(RelaxedTake) {
+            Ordering::Relaxed
+        } else {
+            Ordering::AcqRel
+        };
+        let awake = state_bits(SleepState::Awake);
+        let word = if mutant!(ClearAfterTaking) {
+            let word = self.word.load(Ordering::Acquire);
+            self.word.store(awake, Ordering::Release);
+            word
+        } else {
+            self.word.swap(awake, order)
+        };
+        #[cfg(loom)]
+        if mutant!(StateApart) {
+            self.apart.store(0, Ordering::Release);
+        }
+        Taken {
+            events: events_of(word),
+            state: state_of(word),
+            origin: Origin::from_word(word),
+        }
     }
 
     /// Is any event pending? The check between arming the monitor and sleeping, and between two steps of a poll.

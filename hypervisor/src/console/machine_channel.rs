@@ -6,7 +6,9 @@
 use super::json::ByteSink;
 use super::lock::OutputLock;
 use super::port::{MachinePorts, Ports};
-use super::records::{AcpiCst, Boot, CpuRows, End, Figure, Guest, IdleTrace, Problem, cstates};
+use super::records::{
+    AcpiCst, Boot, CommandAnswer, CpuRows, End, Figure, Guest, IdleTrace, Problem, cstates,
+};
 use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, Ordering};
 use lull_core::units::Ticks;
@@ -72,6 +74,11 @@ pub fn guest(record: &Guest<'_>) {
 
 /// Emits a `figure` record.
 pub fn figure(record: &Figure<'_>) {
+    emit(|sink| record.write(sink));
+}
+
+/// Emits a `command` record.
+pub fn command(record: &CommandAnswer<'_>) {
     emit(|sink| record.write(sink));
 }
 

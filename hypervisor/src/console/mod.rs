@@ -37,7 +37,16 @@ static UART: Uart<MachinePorts> = Uart::new(MachinePorts, COM1);
 static PRESENT: AtomicBool = AtomicBool::new(false);
 static LOCK: OutputLock = OutputLock::new();
 static RX: RxRing = RxRing::new();
-static RX_HOOK: Once<fn()> = Once::new();
+static RX_HOOK: Once<RxHook> = Once::new();
+
+/// Who takes input.
+#[derive(Clone, Copy)]
+struct RxHook {
+    /// Told that there is some.
+    arrived: fn(),
+    /// Is it the CPU that runs this?
+    is_here: fn() -> bool,
+}
 
 /// Sets up COM1 and makes it the backend of the `log` crate. Returns whether there is a UART; without one, all
 /// output to it is dropped. Called once, by the boot CPU, before anything is logged.
@@ -63,7 +72,7 @@ pub fn set_level(level: LogLevel) {
 /// Writes raw bytes to COM1 as one undivided piece.
 pub fn write_bytes(bytes: &[u8]) {
     if PRESENT.load(Ordering::Acquire) {
-        LOCK.with(|_| UART.send(bytes));
+        LOCK.with(|_| UART.send_and_take(bytes, take_on_the_way));
     }
 }
 
@@ -87,7 +96,11 @@ pub fn try_dump_line(body: fmt::Arguments<'_>) -> bool {
     }
     LOCK.try_with(|| {
         // The UART adaptor cannot fail.
-        let _ = logger::format_line(&mut UartText, format_args!("(LULL) "), body);
+        let _ = logger::format_line(
+            &mut UartText { takes: false },
+            format_args!("(LULL) "),
+            body,
+        );
     })
     .is_some()
 }
@@ -106,7 +119,7 @@ fn write_line(head: fmt::Arguments<'_>, body: fmt::Arguments<'_>) {
                 UART.send(b"\r\n");
             }
             // The UART adaptor cannot fail; a `Display` that reports an error only loses its own tail.
-            let _ = logger::format_line(&mut UartText, head, body);
+            let _ = logger::format_line(&mut UartText { takes: true }, head, body);
         });
     }
 }
@@ -118,9 +131,17 @@ pub fn flush() {
     }
 }
 
-/// Sets what the receive handler calls when keys have arrived: it posts the CONSOLE event. Only the first call counts.
-pub fn set_rx_hook(hook: fn()) {
-    RX_HOOK.call_once(|| hook);
+/// Sets what the receive handler calls when keys have arrived: it posts the CONSOLE event. `is_here`: is the CPU that runs
+/// this the one that takes the interrupt? Only the first call counts.
+pub fn set_rx_hook(arrived: fn(), is_here: fn() -> bool) {
+    RX_HOOK.call_once(|| RxHook { arrived, is_here });
+}
+
+/// Output takes its time, with interrupts off: input that arrives meanwhile is taken by the CPU that would be interrupted.
+fn take_on_the_way() {
+    if RX_HOOK.get().is_some_and(|hook| (hook.is_here)()) {
+        handle_rx();
+    }
 }
 
 /// Takes the next received byte. May be called by any CPU.
@@ -153,16 +174,23 @@ pub fn handle_rx() {
         any = true;
     }
     if any && let Some(hook) = RX_HOOK.get() {
-        hook();
+        (hook.arrived)();
     }
 }
 
 /// COM1 as a place for formatted text. Used under the lock.
-struct UartText;
+struct UartText {
+    /// Not from an NMI handler, which may have interrupted the one producer of the ring.
+    takes: bool,
+}
 
 impl Write for UartText {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        UART.send(s.as_bytes());
+        if self.takes {
+            UART.send_and_take(s.as_bytes(), take_on_the_way);
+        } else {
+            UART.send(s.as_bytes());
+        }
         Ok(())
     }
 }

@@ -4,12 +4,16 @@
 //! Times in `cstates` are TSC ticks; `boot` carries the rate.
 use super::json::{self, Array, ByteSink, Object};
 use crate::acpi::cst::{FirmwareStates, Group};
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::Display;
 use lull_core::cstate::CStateTable;
 use lull_core::cstate::acpi::{CstEntry, CstMethod};
 use lull_core::governor::WakeReason;
+use lull_core::options;
+use lull_core::residency::{HwSnapshot, HwValue};
 use lull_core::trace::IdlePeriod;
-use lull_core::units::{CpuId, DomId, TickRate, Ticks};
+use lull_core::units::{CpuId, DomId, Nanos, TickRate, Ticks};
 
 /// Version of the format. It grows when a member changes its meaning, not when one is added.
 pub(super) const VERSION: u64 = 1;
@@ -169,6 +173,38 @@ impl IdleTrace<'_> {
                         a.object(|o| idle_period(o, self.table, period));
                     }
                 });
+        });
+    }
+}
+
+/// A command of the console, and what came of it.
+#[derive(Clone, Copy, Debug)]
+pub struct CommandAnswer<'a> {
+    /// As it was typed.
+    pub line: &'a str,
+    /// What it said, line by line; or why it was not carried out.
+    pub answer: &'a Result<Vec<String>, options::Problem>,
+}
+
+impl CommandAnswer<'_> {
+    /// Writes the record.
+    pub fn write<S: ByteSink>(&self, sink: &mut S) {
+        record(sink, "command", |o| {
+            o.str("line", self.line).bool("ok", self.answer.is_ok());
+            match self.answer {
+                Ok(lines) => {
+                    o.array("answer", |a| {
+                        for line in lines {
+                            a.str(line);
+                        }
+                    });
+                }
+                Err(problem) => {
+                    o.str("word", &problem.word)
+                        .str("why", &problem.why)
+                        .str("expected", &problem.expected);
+                }
+            }
         });
     }
 }
@@ -367,6 +403,8 @@ pub struct StateRow<'a> {
     pub name: &'a str,
     /// How it is entered: `HLT`, `MWAIT`, `POLL`, ...
     pub method: &'a str,
+    /// It must not be chosen at present.
+    pub off: bool,
     /// How often it was entered.
     pub usage: u64,
     /// Time in it, without the time of interrupt handlers.
@@ -377,11 +415,21 @@ pub struct StateRow<'a> {
     pub above: u64,
     /// Entries that turned out too shallow.
     pub below: u64,
+    /// Choices of it in whose place another state was entered.
+    pub rejected: u64,
+    /// The shortest stay that has ended, if any has.
+    pub shortest: Option<Ticks>,
+    /// The longest stay that has ended.
+    pub longest: Ticks,
 }
 
 /// The counters of one CPU over some span.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTotals<'a> {
+    /// Who chooses the C-states at present.
+    pub governor: &'a str,
+    /// The limit on exit latency that holds at present.
+    pub latency_limit: Option<Nanos>,
     /// The span itself: last stamp less first.
     pub elapsed: Ticks,
     /// Time awake, summed from its own intervals.
@@ -392,6 +440,8 @@ pub struct CpuTotals<'a> {
     pub hypervisor: Ticks,
     /// Attempts to sleep that met a pending event and never slept.
     pub aborted: u64,
+    /// Sleeps that ended for nothing that can be named.
+    pub spurious: u64,
     /// Passes of the scheduler.
     pub sched_passes: u64,
     /// Turns of the dispatch loop without a pass.
@@ -404,15 +454,22 @@ pub struct CpuTotals<'a> {
     pub posts: &'a [(&'a str, u64)],
     /// The C-states, shallowest first.
     pub states: &'a [StateRow<'a>],
+    /// What the hardware has counted.
+    pub hardware: &'a HwSnapshot,
 }
 
 impl CpuTotals<'_> {
     fn fill<S: ByteSink>(&self, o: &mut Object<'_, S>) {
+        o.str("governor", self.governor);
+        if let Some(limit) = self.latency_limit {
+            o.u64("latency_limit_ns", limit.get());
+        }
         o.u64("elapsed", self.elapsed.get())
             .u64("c0", self.c0.get())
             .u64("guest", self.guest.get())
             .u64("hypervisor", self.hypervisor.get())
             .u64("aborted", self.aborted)
+            .u64("spurious", self.spurious)
             .u64("sched_passes", self.sched_passes)
             .u64("passes_avoided", self.passes_avoided)
             .object("wakes", |o| counts(o, self.wakes))
@@ -423,14 +480,34 @@ impl CpuTotals<'_> {
                     a.object(|o| {
                         o.str("name", state.name)
                             .str("method", state.method)
+                            .bool("off", state.off)
                             .u64("usage", state.usage)
                             .u64("residency", state.residency.get())
                             .u64("irq", state.irq.get())
                             .u64("above", state.above)
-                            .u64("below", state.below);
+                            .u64("below", state.below)
+                            .u64("rejected", state.rejected)
+                            .u64("longest", state.longest.get());
+                        if let Some(shortest) = state.shortest {
+                            o.u64("shortest", shortest.get());
+                        }
                     });
                 }
             });
+        if self.hardware.iter().next().is_some() {
+            o.object("hardware", |o| hardware(o, self.hardware));
+        }
+    }
+}
+
+/// Each counter by its name, null if it faults.
+fn hardware<S: ByteSink>(o: &mut Object<'_, S>, hardware: &HwSnapshot) {
+    o.u64("at", hardware.at.get());
+    for (counter, value) in hardware.iter() {
+        match value {
+            HwValue::Ticks(ticks) => o.u64(counter.name(), ticks.get()),
+            HwValue::Absent | HwValue::Faults => o.opt_str(counter.name(), None::<&str>),
+        };
     }
 }
 
@@ -476,7 +553,7 @@ pub fn cstates<S: ByteSink>(
 mod tests {
     use super::*;
     use lull_core::cstate::CState;
-    use lull_core::units::Nanos;
+    use lull_core::residency::{HwAccount, HwCounter};
 
     fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();
@@ -562,6 +639,27 @@ mod tests {
     }
 
     #[test]
+    fn commands_are_answered_or_refused() {
+        let record = |answer| {
+            text(|s| {
+                CommandAnswer {
+                    line: "latency \"",
+                    answer: &answer,
+                }
+                .write(s)
+            })
+        };
+        assert_eq!(
+            record(Ok(vec!["done".into(), "twice".into()])),
+            "{\"v\":1,\"type\":\"command\",\"line\":\"latency \\\"\",\"ok\":true,\"answer\":[\"done\",\"twice\"]}\n"
+        );
+        assert!(
+            record(Err(options::Problem::new("x", "bad", "good")))
+                .ends_with("\"ok\":false,\"word\":\"x\",\"why\":\"bad\",\"expected\":\"good\"}\n")
+        );
+    }
+
+    #[test]
     fn guest_start_has_no_verdict_and_end_has() {
         let mut guest = Guest {
             id: DomId::new(1),
@@ -623,44 +721,66 @@ mod tests {
             StateRow {
                 name: "C1",
                 method: "HLT",
+                off: false,
                 usage,
                 residency: Ticks::new(residency),
                 irq: Ticks::new(1),
                 above: 2,
                 below: 0,
+                rejected: 3,
+                shortest: (usage > 1).then(|| Ticks::new(4)),
+                longest: Ticks::new(9),
             }
         }
-        fn totals<'a>(states: &'a [StateRow<'a>]) -> CpuTotals<'a> {
+        fn totals<'a>(states: &'a [StateRow<'a>], hardware: &'a HwSnapshot) -> CpuTotals<'a> {
             CpuTotals {
+                governor: "lull",
+                latency_limit: Some(Nanos::new(5000)),
                 elapsed: Ticks::new(100),
                 c0: Ticks::new(29),
                 guest: Ticks::new(20),
                 hypervisor: Ticks::new(9),
                 aborted: 1,
+                spurious: 2,
                 sched_passes: 3,
                 passes_avoided: 5,
                 wakes: &[("call", 2), ("timer", 4)],
                 passes: &[("resched", 3)],
                 posts: &[],
                 states,
+                hardware,
             }
         }
+        let account = HwAccount::new();
+        let registers = [(HwCounter::Cc6, 0x3FD), (HwCounter::Pc6, 0x3F9)];
+        account.sample(Ticks::new(77), &registers, |msr| {
+            (msr == 0x3FD).then_some(5)
+        });
+        let (counted, nothing) = (account.snapshot(), HwSnapshot::default());
         let (all, change) = ([state(6, 70)], [state(1, 10)]);
         let got = text(|s| {
             cstates(s, 2, "key", Ticks::new(1000), |rows| {
-                rows.cpu(CpuId::new(0), &totals(&all), &totals(&change));
-                rows.cpu(CpuId::new(1), &totals(&[]), &totals(&[]));
+                rows.cpu(
+                    CpuId::new(0),
+                    &totals(&all, &counted),
+                    &totals(&change, &nothing),
+                );
+                rows.cpu(
+                    CpuId::new(1),
+                    &totals(&[], &nothing),
+                    &totals(&[], &nothing),
+                );
             });
         });
-        let body = "\"elapsed\":100,\"c0\":29,\"guest\":20,\"hypervisor\":9,\"aborted\":1,\
+        let body = "\"governor\":\"lull\",\"latency_limit_ns\":5000,\"elapsed\":100,\"c0\":29,\"guest\":20,\"hypervisor\":9,\"aborted\":1,\"spurious\":2,\
                     \"sched_passes\":3,\"passes_avoided\":5,\"wakes\":{\"call\":2,\"timer\":4},\
                     \"passes\":{\"resched\":3},\"posts\":{},\"states\":";
         assert_eq!(
             got,
             format!(
                 "{{\"v\":1,\"type\":\"cstates\",\"seq\":2,\"reason\":\"key\",\"now\":1000,\"cpus\":[\
-                 {{\"cpu\":0,{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"usage\":6,\"residency\":70,\"irq\":1,\"above\":2,\"below\":0}}],\
-                 \"delta\":{{{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"usage\":1,\"residency\":10,\"irq\":1,\"above\":2,\"below\":0}}]}}}},\
+                 {{\"cpu\":0,{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"off\":false,\"usage\":6,\"residency\":70,\"irq\":1,\"above\":2,\"below\":0,\"rejected\":3,\"longest\":9,\"shortest\":4}}],\"hardware\":{{\"at\":77,\"CC6\":0,\"PC6\":null}},\
+                 \"delta\":{{{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"off\":false,\"usage\":1,\"residency\":10,\"irq\":1,\"above\":2,\"below\":0,\"rejected\":3,\"longest\":9}}]}}}},\
                  {{\"cpu\":1,{body}[],\"delta\":{{{body}[]}}}}]}}\n"
             )
         );

@@ -78,8 +78,13 @@ impl<P: Ports> Uart<P> {
 
     /// Sends `bytes`, waiting for the transmitter. Bytes are lost, never waited for without end, if it is stuck.
     pub fn send(&self, bytes: &[u8]) {
+        self.send_and_take(bytes, || {});
+    }
+
+    /// The same; `take` is called when input arrives while it waits, which a FIFO of 16 bytes would soon lose.
+    pub fn send_and_take(&self, bytes: &[u8], take: impl Fn()) {
         for chunk in bytes.chunks(FIFO_DEPTH) {
-            if !self.wait_for(LSR_THR_EMPTY) {
+            if !self.wait_for(LSR_THR_EMPTY, &take) {
                 return;
             }
             for &byte in chunk {
@@ -90,7 +95,7 @@ impl<P: Ports> Uart<P> {
 
     /// Waits until the last bit has left the shift register: what a power-off must wait for.
     pub fn drain(&self) {
-        self.wait_for(LSR_ALL_SENT);
+        self.wait_for(LSR_ALL_SENT, &|| {});
     }
 
     /// The next received byte, if there is one.
@@ -100,14 +105,18 @@ impl<P: Ports> Uart<P> {
         (status != 0xFF && status & LSR_DATA_READY != 0).then(|| self.get(DATA))
     }
 
-    fn wait_for(&self, bit: u8) -> bool {
+    fn wait_for(&self, bit: u8, take: &impl Fn()) -> bool {
         let polls = if self.stuck.load(Ordering::Relaxed) {
             1
         } else {
             TX_POLLS
         };
         for _ in 0..polls {
-            if self.get(LSR) & bit != 0 {
+            let status = self.get(LSR);
+            if status & LSR_DATA_READY != 0 {
+                take();
+            }
+            if status & bit != 0 {
                 self.stuck.store(false, Ordering::Relaxed);
                 return true;
             }
@@ -195,6 +204,23 @@ mod tests {
         assert_eq!(
             uart.ports.written.borrow().last(),
             Some(&(COM1, b'c'.into()))
+        );
+    }
+
+    #[test]
+    fn what_arrives_while_it_sends_is_taken() {
+        let uart = present();
+        let both = LSR_THR_EMPTY | LSR_DATA_READY;
+        uart.ports
+            .queued
+            .borrow_mut()
+            .insert(COM1 + LSR, vec![0, LSR_DATA_READY.into(), both.into()]);
+        let taken = core::cell::Cell::new(0);
+        uart.send_and_take(b"a", || taken.set(taken.get() + 1));
+        assert_eq!(taken.get(), 2);
+        assert_eq!(
+            uart.ports.written.borrow().last(),
+            Some(&(COM1, b'a'.into()))
         );
     }
 

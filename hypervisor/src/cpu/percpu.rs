@@ -37,6 +37,8 @@ pub struct PerCpu {
     stacks: spin::Once<Stacks>,
     /// What the self-test found on this CPU.
     mwait: spin::Once<MwaitTest>,
+    /// How many locks this CPU holds; counted in debug builds. Its own.
+    locks_held: AtomicU32,
     /// IA32_SPEC_CTRL while the CPU is in a state that wants it 0; 0 at all other times.
     spec_ctrl: AtomicU64,
 }
@@ -92,6 +94,7 @@ impl PerCpu {
             tables: Tables::new(),
             stacks: spin::Once::new(),
             mwait: spin::Once::new(),
+            locks_held: AtomicU32::new(0),
             spec_ctrl: AtomicU64::new(0),
         }
     }
@@ -130,6 +133,12 @@ impl PerCpu {
             0 => None,
             tsc => Some(Ticks::new(tsc)),
         }
+    }
+
+    /// Where a debug build counts the locks that this CPU holds.
+    #[must_use]
+    pub fn locks_held(&'static self) -> &'static AtomicU32 {
+        &self.locks_held
     }
 
     /// Interrupts taken so far.

@@ -17,6 +17,7 @@ pub fn init_boot_cpu() {
     tables::fill_idt(false);
     load(boot_area());
     boot_area().set_online();
+    lull_core::sync::held::keep_at(|| Some(super::this().locks_held()));
     let features = FEATURES.call_once(Features::of_this_cpu);
     super::this().set_apic_id(u32::from(features.initial_apic_id));
 }

@@ -95,6 +95,11 @@ pub fn fill_idt(with_ist: bool) {
     }
 }
 
+/// Address of the entry of `vector`: what its gate in the IDT leads to.
+pub fn stub(vector: u8) -> u64 {
+    (&raw const lull_trap_stubs).addr() as u64 + 16 * u64::from(vector)
+}
+
 impl Tables {
     /// Points the IST slots at these stacks. Before [`Self::load`], or on the running CPU itself.
     pub(in crate::cpu) fn set_stacks(&self, stacks: &Stacks) {

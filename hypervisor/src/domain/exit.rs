@@ -147,7 +147,7 @@ fn answer_cpuid(owned: &mut Owned, vcpu: &Vcpu, domain: &Domain, host: &impl Vcp
     let who = Asker {
         index: vcpu.lapic().id(),
         count: domain.vcpu_count(),
-        cr4: virt.cpu_state().cr4,
+        cr4: virt.cr4(),
         xcr0: virt.xcr0(),
         apic: Msrs::apic_visible(&owned.lapic),
         rate: host.tsc_rate(),

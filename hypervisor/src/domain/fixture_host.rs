@@ -79,6 +79,9 @@ impl VcpuHost for MockHost {
     fn set_timer(&self, v: VcpuId, deadline: Option<Ticks>) {
         self.ask(Asked::Timer(v.get(), deadline.map(Ticks::get)));
     }
+    fn deadline(&self) -> Option<Ticks> {
+        None
+    }
     fn online_vcpu(&self, v: VcpuId) {
         self.ask(Asked::Online(v.get()));
     }

@@ -16,6 +16,8 @@ pub trait VcpuHost {
     fn kick(&self, v: VcpuId);
     /// The one timer of `v`: at `deadline` the host calls [`timer_expired`](super::Domain::timer_expired).
     fn set_timer(&self, v: VcpuId, deadline: Option<Ticks>);
+    /// The earliest deadline of this pCPU: the guest must be left by then.
+    fn deadline(&self) -> Option<Ticks>;
     /// `v` has become runnable for the first time.
     fn online_vcpu(&self, v: VcpuId);
     /// The last vCPU of `domain` has left: report its end and [`reap`](super::Domain::reap) it, later and not from

@@ -246,7 +246,8 @@ impl Vcpu {
             }
             Run::Halted | Run::Running => owned.run = Run::Running,
         }
-        if self.arm_timer(owned, host) {
+        let new_deadline = self.arm_timer(owned, host);
+        if !owned.virt.leave_by(host.deadline()) && new_deadline {
             // The physical timer is armed by the dispatch loop, before it calls us: it has to see the new deadline.
             return Next::Events;
         }
@@ -346,8 +347,10 @@ impl Owned {
         let rip = Some(virt.rip());
         let interrupts = virt.rflags() & RFLAGS_IF != 0;
         let shadow = interrupts && !virt.interruptible() && !virt.injection_pending();
-        let unmoved = self.shadow_at == rip && kind != ExitKind::Window;
-        self.shadow_at = rip.filter(|_| shadow || unmoved);
+        // Nor does every machine keep the window closed in a shadow: Bochs' VMX opens it right behind STI.
+        let window = kind == ExitKind::Window && interrupts;
+        let unmoved = self.shadow_at == rip;
+        self.shadow_at = rip.filter(|_| shadow || unmoved || window);
     }
 
     /// Executes the HLT of an `sti; hlt` between which a physical interrupt has come.
@@ -355,6 +358,7 @@ impl Owned {
     /// STI keeps interrupts away until HLT is done, so that what is pending ends the HLT. Not every machine puts the
     /// shadow back at the next entry (QEMU does not): the interrupt would be taken before the HLT, and the guest would
     /// then sleep over it for ever. With something to deliver, HLT does nothing but end the shadow, so it can be done here.
+    /// That is right even if there was no shadow: the interrupt might as well have come one instruction later.
     fn leave_hlt(&mut self) {
         if self.shadow_at.is_none() || self.shadow_at != Some(self.virt.rip()) {
             return;
@@ -371,9 +375,13 @@ impl Owned {
         if self.nmi || self.lapic.deliverable().is_some() {
             self.leave_hlt();
         }
-        if self.nmi && self.virt.nmi_ready() {
-            self.virt.inject(Injection::Nmi);
-            self.nmi = false;
+        if self.nmi {
+            if self.virt.nmi_ready() {
+                self.virt.inject(Injection::Nmi);
+                self.nmi = false;
+            } else {
+                self.virt.want_nmi_window();
+            }
         }
         if let Some(vector) = self.lapic.deliverable()
             && self.virt.interruptible()

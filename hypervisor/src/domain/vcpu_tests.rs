@@ -232,6 +232,24 @@ fn an_interrupt_before_a_hlt_without_a_shadow_comes_before_it() {
 }
 
 #[test]
+fn a_window_that_opens_between_sti_and_hlt_ends_the_hlt() {
+    let mut g = guest(1);
+    g.x2apic(0);
+    let memory = g.domain.memory.lock().clone().expect("alive");
+    memory.write(1, &[0xfb, 0xf4, 0x90]).expect("in range");
+    g.cpu(0).cpu.rflags = 2;
+    g.vcpu(0).lapic().irr().insert(0x41);
+    g.cpus[0].does(|s| {
+        assert_eq!(s.window, Some(16));
+        (s.cpu.rip, s.cpu.rflags) = (2, RFLAGS_IF | 2);
+        Exit::InterruptWindow
+    });
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.taken(0), [Injection::Interrupt(0x41)]);
+    assert_eq!(g.cpu(0).cpu.rip, 3, "the handler returns behind the HLT");
+}
+
+#[test]
 fn the_shadow_of_another_instruction_is_waited_for() {
     let mut g = between_sti_and_hlt();
     let memory = g.domain.memory.lock().clone().expect("alive");

@@ -1,6 +1,9 @@
 //! Key `c`: for every CPU and C-state, what it was used for.
 
-use lull_core::residency::Snapshot;
+use alloc::format;
+use alloc::string::String;
+
+use lull_core::residency::{HwSnapshot, HwValue, Snapshot};
 use lull_core::units::{Nanos, TickRate, Ticks};
 
 use crate::dumpln;
@@ -32,31 +35,49 @@ fn print_cpu(total: &Row, change: &Row, rate: TickRate) {
         times.aborted,
         times.spurious,
     );
+    let limit = total.asked.latency_limit.map_or_else(
+        || text::<32>(format_args!("none")),
+        |limit| text(format_args!("{} us", limit.get() / 1000)),
+    );
     dumpln!(
-        "   state method            usage    residency[ns]          irq[ns]   share    +usage +residency[ns]"
+        "   governor {}, latency limit {limit}; a state in brackets is off",
+        total.asked.governor
+    );
+    dumpln!(
+        "   state  method              usage    residency[ns]          irq[ns]   share    above    below rejected \
+         shortest[us]  longest[us]    +usage +residency[ns]"
     );
     let changes = change.times.states(&total.table);
-    for ((state, now), since) in total
+    for (((id, state), now), since) in total
         .table
-        .states()
         .iter()
         .zip(times.states(&total.table))
         .zip(changes)
     {
+        let off = total.asked.off.contains(id);
+        let (open, close) = if off { ("[", "]") } else { ("", "") };
         dumpln!(
-            "   {:5} {:14} {:10} {:16} {:16} {:>7} {:9} {:14}",
-            state.name,
+            "   {:6} {:16} {:8} {:16} {:16} {:>7} {:8} {:8} {:8} {:>12} {:12} {:9} {:14}",
+            text::<12>(format_args!("{open}{}{close}", state.name)),
             text::<24>(format_args!("{}", state.method)),
             now.usage,
             rate.to_nanos(now.residency).get(),
             rate.to_nanos(now.irq).get(),
             share(now.residency, times.elapsed),
+            now.above,
+            now.below,
+            now.rejected,
+            now.shortest.map_or_else(
+                || text::<24>(format_args!("-")),
+                |stay| text(format_args!("{}", rate.to_micros(stay).get()))
+            ),
+            rate.to_micros(now.longest).get(),
             since.usage,
             rate.to_nanos(since.residency).get(),
         );
     }
     dumpln!(
-        "   C0    {:14} {:10} {:16} {:16} {:>7} {:9} {:14}",
+        "   C0     {:16} {:8} {:16} {:16} {:>7} {:62} {:14}",
         "",
         "",
         rate.to_nanos(times.c0).get(),
@@ -70,6 +91,34 @@ fn print_cpu(total: &Row, change: &Row, rate: TickRate) {
         rate.to_nanos(times.guest).get(),
         rate.to_nanos(times.hypervisor).get(),
     );
+    print_hardware(&total.hardware, times.now, rate);
+}
+
+/// Xen's `PC2[..] CC3[..]`, with the age of the sample: to ask a CPU that sleeps would wake it.
+fn print_hardware(hardware: &HwSnapshot, now: Ticks, rate: TickRate) {
+    if hardware.at == Ticks::ZERO {
+        return;
+    }
+    let mut line = String::new();
+    let mut faults = String::new();
+    for (counter, value) in hardware.iter() {
+        match value {
+            HwValue::Ticks(ticks) => {
+                line += &format!(" {}[{}]", counter.name(), rate.to_nanos(ticks).get());
+            }
+            HwValue::Absent | HwValue::Faults => {
+                faults.push(' ');
+                faults += counter.name();
+            }
+        }
+    }
+    if !line.is_empty() {
+        let age = rate.to_micros(now - hardware.at).get();
+        dumpln!("   hardware, {age} us ago, in ns:{line}");
+    }
+    if !faults.is_empty() {
+        dumpln!("   hardware: reading faults:{faults}");
+    }
 }
 
 fn print_sum(reading: &Reading, rate: TickRate) {

@@ -12,6 +12,8 @@ mod clocks;
 #[cfg(target_os = "none")]
 mod guests;
 #[cfg(target_os = "none")]
+mod prompt;
+#[cfg(target_os = "none")]
 mod runqueues;
 #[cfg(target_os = "none")]
 mod table;

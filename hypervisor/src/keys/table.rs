@@ -3,7 +3,7 @@
 use lull_core::platform::Clock;
 use lull_core::units::Nanos;
 
-use super::{choice, clocks, cstates, guests, runqueues, timers, wakes};
+use super::{choice, clocks, cstates, guests, prompt, runqueues, timers, wakes};
 use crate::apic::ipi;
 use crate::machine::BareMetal;
 use crate::run::counters::Reading;
@@ -39,7 +39,7 @@ const fn acts(byte: u8, help: &'static str, run: fn(&'static Running)) -> Key {
     }
 }
 
-const KEYS: [Key; 12] = [
+const KEYS: [Key; 13] = [
     acts(b'h', "this help", |_| help()),
     shows(
         b'c',
@@ -56,6 +56,11 @@ const KEYS: [Key; 12] = [
     shows(b'i', "IPIs and wakes", wakes::print),
     shows(b'd', "registers of all CPUs (by NMI)", registers),
     acts(b'*', "all of the above that show something", all),
+    acts(
+        b':',
+        "a command follows, and Enter; `help` lists them",
+        |_| prompt::open(),
+    ),
     acts(b'R', "reboot", |running| end::reboot(running)),
     acts(b'Q', "report and power off", |running| {
         running.machine.stop()
@@ -64,7 +69,12 @@ const KEYS: [Key; 12] = [
 
 /// A key was pressed. Called by the boot CPU, with no lock held.
 pub fn press(running: &'static Running, byte: u8) {
+    if prompt::takes(running, byte) {
+        return;
+    }
     match KEYS.iter().find(|key| key.byte == byte) {
+        // Its prompt says it all.
+        Some(key) if key.byte == b':' => (key.run)(running),
         Some(key) => {
             dumpln!("'{}' pressed -> {}", char::from(byte), key.help);
             (key.run)(running);

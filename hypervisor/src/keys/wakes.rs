@@ -1,6 +1,7 @@
 //! Key `i`: how CPUs were woken, by what, and what it cost.
 
 use lull_core::dispatch::{PassCause, WokenBy};
+use lull_core::wake::Wake;
 
 use crate::cpu::percpu::PerCpu;
 use crate::run::Running;
@@ -19,10 +20,10 @@ pub fn print(running: &'static Running) {
         dumpln!(
             "   posted to others {}: by IPI {}, by store alone {}, would look anyway {}, rode along {}",
             posts.posted(),
-            posts.ipi,
-            posts.store,
-            posts.will_look,
-            posts.rides_along
+            posts.ipis(),
+            posts.of(Wake::StoreWakes),
+            posts.of(Wake::WillLook),
+            posts.of(Wake::RidesAlong)
         );
         dumpln!(
             "   woken {}: {}",

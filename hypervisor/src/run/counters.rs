@@ -12,9 +12,11 @@ use core::fmt;
 use arrayvec::{ArrayString, ArrayVec};
 use lull_core::cstate::{CStateTable, MAX_STATES};
 use lull_core::dispatch::{DispatchCounts, PassCause, WokenBy};
-use lull_core::residency::{Activity, Snapshot};
-use lull_core::units::{CpuId, Ticks};
-use lull_core::wake::WakeCounts;
+use lull_core::governor::StateSet;
+use lull_core::idle::IdleControl;
+use lull_core::residency::{Activity, HwSnapshot, Snapshot};
+use lull_core::units::{CpuId, Nanos, Ticks};
+use lull_core::wake::{Wake, WakeCounts};
 use spin::mutex::TicketMutex;
 
 use crate::console::machine_channel;
@@ -27,12 +29,39 @@ pub struct Row {
     pub cpu: CpuId,
     /// Its C-states.
     pub table: CStateTable,
+    /// What was asked of its sleeps.
+    pub asked: Asked,
     /// Where its time went.
     pub times: Snapshot,
+    /// What its hardware has counted.
+    pub hardware: HwSnapshot,
     /// What its dispatch loop did.
     pub dispatch: DispatchCounts,
     /// The posts that it made to other CPUs' wake words.
     pub posts: WakeCounts,
+}
+
+/// What was asked of a CPU's sleeps: by options, by the console, by guests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// Who chooses.
+    pub governor: &'static str,
+    /// The limit on exit latency that holds.
+    pub latency_limit: Option<Nanos>,
+    /// The states that must not be chosen.
+    pub off: StateSet,
+}
+
+impl Asked {
+    /// What was asked of this CPU.
+    #[must_use]
+    pub fn of(control: &IdleControl) -> Self {
+        Self {
+            governor: control.governor().unwrap_or(""),
+            latency_limit: control.latency_limit(),
+            off: control.disabled(),
+        }
+    }
 }
 
 impl Row {
@@ -41,6 +70,7 @@ impl Row {
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             times: self.times.since(&earlier.times),
+            hardware: self.hardware.since(&earlier.hardware),
             dispatch: self.dispatch.since(&earlier.dispatch),
             posts: self.posts.since(&earlier.posts),
             ..*self
@@ -140,36 +170,45 @@ fn with_totals(row: &Row, use_it: impl FnOnce(&CpuTotals<'_>)) {
         .iter()
         .zip(row.times.states(&row.table))
         .zip(&methods)
-        .map(|((state, times), method)| StateRow {
+        .zip(row.table.iter())
+        .map(|(((state, times), method), (id, _))| StateRow {
             name: state.name,
             method,
+            off: row.asked.off.contains(id),
             usage: times.usage,
             residency: times.residency,
             irq: times.irq,
             above: times.above,
             below: times.below,
+            rejected: times.rejected,
+            shortest: times.shortest,
+            longest: times.longest,
         })
         .collect();
     let wakes = WokenBy::ALL.map(|reason| (reason.name(), row.dispatch.wakes_by(reason)));
     let passes = PassCause::ALL.map(|cause| (cause.name(), row.dispatch.passes_for(cause)));
     let posts = [
-        ("ipi", row.posts.ipi),
-        ("store", row.posts.store),
-        ("will_look", row.posts.will_look),
-        ("rides_along", row.posts.rides_along),
+        ("ipi", row.posts.ipis()),
+        ("store", row.posts.of(Wake::StoreWakes)),
+        ("will_look", row.posts.of(Wake::WillLook)),
+        ("rides_along", row.posts.of(Wake::RidesAlong)),
     ];
     use_it(&CpuTotals {
+        governor: row.asked.governor,
+        latency_limit: row.asked.latency_limit,
         elapsed: row.times.elapsed,
         c0: row.times.c0,
         guest: row.times.guest,
         hypervisor: row.times.hypervisor,
         aborted: row.times.aborted,
+        spurious: row.times.spurious,
         sched_passes: row.dispatch.all_passes(),
         passes_avoided: row.dispatch.avoided,
         wakes: &wakes,
         passes: &passes,
         posts: &posts,
         states: &states,
+        hardware: &row.hardware,
     });
 }
 
@@ -223,7 +262,9 @@ mod tests {
         Row {
             cpu: CpuId::new(3),
             table: CStateTable::new(&[CState::POLL, CState::C1_HALT]).unwrap(),
+            asked: Asked::default(),
             times: account.snapshot(&At(now)),
+            hardware: HwSnapshot::default(),
             dispatch: DispatchCounts::default(),
             posts: WakeCounts::default(),
         }

@@ -10,7 +10,7 @@ use lull_core::guests_txt::{GuestConfig, GuestList, LineProblem};
 use lull_core::options::Options;
 use lull_core::platform::Clock;
 use lull_core::sched::{Scheduler, UnitParams};
-use lull_core::units::{CpuId, CpuSet, DomId, Ticks, VcpuId};
+use lull_core::units::{CpuId, CpuSet, DomId, Micros, Ticks, VcpuId};
 use spin::mutex::TicketMutex;
 
 use super::host_memory;
@@ -191,6 +191,9 @@ pub fn add_to_scheduler(running: &Running) {
                     "a vCPU that the scheduler takes",
                 );
             }
+            let limit = domain.config().latency.map(Micros::to_nanos);
+            let set = running.machine.set_vcpu_latency(vcpu.id(), limit);
+            debug_assert!(set.is_ok(), "it has a slot");
         }
     }
 }

@@ -7,14 +7,14 @@ use lull_core::platform::Clock;
 use lull_core::units::{CpuId, DomId, TickRate, Ticks, VcpuId};
 use lull_core::wake::Events;
 
-use super::guests;
 use super::start::Running;
+use super::{guests, hardware};
 use crate::console::machine_channel;
 use crate::console::records::Figure;
 use crate::domain::VcpuHost;
 use crate::machine::BareMetal;
 use crate::virt::GateEvent;
-use crate::{console, keys};
+use crate::{console, keys, smp};
 
 /// The CPU that takes debug keys, and reports guests that have ended.
 const CONSOLE_CPU: CpuId = CpuId::new(0);
@@ -63,6 +63,16 @@ impl Runner for Hosting {
         }
     }
 
+    fn call(&self) {
+        smp::calls::serve();
+        // Something was asked of this CPU: what it has counted so far belongs to the time before.
+        hardware::sample(self.running, self.cpu, BareMetal.now());
+    }
+
+    fn woken(&self, now: Ticks) {
+        hardware::sample_if_old(self.running, self.cpu, now);
+    }
+
     fn load(&self, v: VcpuId) {
         self.running.domains.load(v, self.cpu);
     }
@@ -95,6 +105,10 @@ impl VcpuHost for Hosting {
     fn set_timer(&self, v: VcpuId, deadline: Option<Ticks>) {
         let set = self.running.machine.set_vcpu_timer(v, deadline);
         debug_assert!(set.is_ok(), "{v} has a slot");
+    }
+
+    fn deadline(&self) -> Option<Ticks> {
+        self.running.machine.pcpu(self.cpu)?.next_deadline()
     }
 
     fn online_vcpu(&self, v: VcpuId) {

@@ -15,13 +15,13 @@ use lull_core::residency::{Fault, Interval};
 use lull_core::sched::Scheduler;
 use lull_core::sched::fair::Fair;
 use lull_core::trace::{IdleTrace, Recorder};
-use lull_core::units::{CpuId, Nanos};
+use lull_core::units::{CpuId, Micros, Nanos};
 use lull_core::wake::{Events, WakeWord};
 use spin::Once;
 
-use super::counters::Row;
+use super::counters::{Asked, Row};
 use super::guests::{self, Outcome};
-use super::{bus_masters, choose, end, hosting, msr_writes};
+use super::{bus_masters, choose, end, hardware, hosting, msr_writes};
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
@@ -103,7 +103,9 @@ impl Running {
                 Some(Row {
                     cpu,
                     table: self.choice(cpu)?.usable,
+                    asked: Asked::of(&pcpu.idle),
                     times: pcpu.account.snapshot(&BareMetal),
+                    hardware: pcpu.hardware.snapshot(),
                     dispatch: pcpu.stats.counts(),
                     posts: pcpu.wakes.counts(),
                 })
@@ -143,6 +145,7 @@ pub fn start(booted: Booted) -> ! {
             tell(Where::Cpu, cpu, why, "a CPU that the scheduler knows");
         }
     }
+    smp::calls::init(cpus);
     let running = RUNNING.call_once(|| Running {
         machine,
         domains,
@@ -224,16 +227,26 @@ fn turn(running: &'static Running, cpu: CpuId) {
     if cpu.index() == 0 {
         log::info!("governor: {}", governor.name());
     }
+    if let Some(pcpu) = running.machine.pcpu(cpu) {
+        let off = selected.off.iter();
+        pcpu.idle
+            .set_off(off.fold(StateSet::NONE, |set, &id| set.with(id, true)));
+        pcpu.idle.set_governor(governor.name());
+        let limit = running.options.latency_of(cpu).map(Micros::to_nanos);
+        pcpu.idle.set_own_limit(limit);
+    }
     let mut idle = CpuIdle::new(selected.usable, governor, selected.monitor);
-    let off = selected.off.iter();
-    idle.set_disabled(off.fold(StateSet::NONE, |set, &id| set.with(id, true)));
     record(running, cpu, &mut idle);
     if let Some(choice) = running.choices.get(cpu.index()) {
         choice.call_once(|| selected);
     }
+    hardware::sample(running, cpu, time::now());
+    smp::calls::open();
     running
         .machine
         .run(&mut idle, &hosting::Hosting::new(running, cpu));
+    smp::calls::close();
+    hardware::sample(running, cpu, time::now());
 }
 
 /// Records this CPU's idle periods, if that is asked for and there is memory.
@@ -276,7 +289,7 @@ fn detect() -> Result<Backend, String> {
             Where::Cpu,
             "virtualization",
             format_args!("{why}: guests cannot run"),
-            "a CPU with SVM",
+            "a CPU with SVM, or with VMX, EPT and unrestricted guest",
         ),
     }
     backend
@@ -368,7 +381,11 @@ fn open_console(running: &Running, io_apics: Vec<apic::ioapic::IoApic>) {
         .into_iter()
         .any(|mut io_apic| io_apic.route(wiring, vector::CONSOLE, id));
     if routed {
-        console::set_rx_hook(|| machine::post_to_own(BareMetal.cpu(), Events::CONSOLE));
+        // This runs on the CPU that the interrupt is routed to: the boot CPU.
+        console::set_rx_hook(
+            || machine::post_to_own(BareMetal.cpu(), Events::CONSOLE),
+            || BareMetal.cpu().index() == 0,
+        );
         console::enable_rx_interrupt();
         log::info!("debug keys: press h for help");
     } else {

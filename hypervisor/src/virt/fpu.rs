@@ -7,6 +7,10 @@
 //! * While no vCPU is loaded, XCR0 holds all that the CPU supports; whatever is saved is saved with that mask, whatever the
 //!   guest's own XCR0 says. So no component stays in the registers for the next vCPU.
 //! * A new vCPU has the architectural initial state, not what lay in the registers.
+//! * An x87 state that is the initial one is marked so, and then made by XRSTOR, not read. That is less work on any processor, and
+//!   in QEMU's emulator it is what keeps guests alive: there, each instruction that reads an x87 status word from memory clears
+//!   a flag of the first CPU without a lock, and what that CPU changes at the same moment (that it has left its guest, say) is
+//!   lost.
 #![expect(unsafe_code, reason = "FPU, debug and extended control registers")]
 
 use alloc::boxed::Box;
@@ -29,6 +33,10 @@ const FCW_OFFSET: usize = 0;
 const FCW_INIT: u16 = 0x37f;
 const MXCSR_OFFSET: usize = 24;
 const MXCSR_INIT: u32 = 0x1f80;
+/// ST0 to ST7 in a save area.
+const STACK: core::ops::Range<usize> = 32..160;
+/// XSTATE_BV in a save area.
+const HEADER: usize = 512;
 
 /// What the processor can save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +118,25 @@ impl FpuState {
         self.dr = [0; 4];
     }
 
+    /// Marks the x87 state in the area as the initial one if it is.
+    fn mark_initial_x87(&mut self) {
+        let [first, second, third, ..] = &*self.area else {
+            return;
+        };
+        let control = &first.0[..MXCSR_OFFSET];
+        let stack = [
+            &first.0[STACK.start..],
+            &second.0,
+            &third.0[..STACK.end - 128],
+        ];
+        let initial = control.starts_with(&FCW_INIT.to_le_bytes())
+            && control.iter().skip(2).all(|&byte| byte == 0)
+            && stack.iter().all(|part| part.iter().all(|&byte| byte == 0));
+        if initial && let Some(header) = self.area.get_mut(HEADER / 64) {
+            header.0[0] &= !(X87 as u8);
+        }
+    }
+
     /// Back to the initial state, in the registers too if they are this vCPU's.
     pub fn reset(&mut self) {
         let loaded = core::mem::take(&mut self.loaded);
@@ -177,6 +204,7 @@ impl FpuState {
                 asm!("xsave64 [{area}]", area = in(reg) area, in("eax") mask as u32, in("edx") (mask >> 32) as u32,
                     options(nostack, preserves_flags));
             }
+            self.mark_initial_x87();
         } else {
             // SAFETY: as in `load`.
             unsafe {
@@ -286,6 +314,31 @@ mod tests {
         state.reset();
         initial(&state);
         assert_eq!(state.xcr0(), 1);
+    }
+
+    #[test]
+    fn only_an_initial_x87_state_is_marked_so() {
+        let marked = |change: fn(&mut [Line])| {
+            let mut state = FpuState::new(FEATURES);
+            // As XSAVE leaves it: x87, SSE and AVX are there, in that order.
+            state.area[8].0[0] = 0b111;
+            change(&mut state.area);
+            state.mark_initial_x87();
+            assert_eq!(state.area[8].0[0] | 1, 0b111, "the others stay");
+            state.area[8].0[0] & 1 == 0
+        };
+        assert!(marked(|_| ()));
+        // MXCSR and its mask, XMM0: not of the x87 state.
+        assert!(marked(|area| area[0].0[24..32].fill(0xff)));
+        assert!(marked(|area| area[2].0[32..48].fill(0xff)));
+        // FCW, FSW (exceptions, condition codes), FTW, FOP, FIP, FDP, the first and the last byte of ST0 and of ST7.
+        for byte in [0, 2, 3, 4, 6, 8, 16, 23, 32, 41, 144, 153] {
+            let mut state = FpuState::new(FEATURES);
+            state.area[8].0[0] = 0b111;
+            state.area[byte / 64].0[byte % 64] ^= 0x20;
+            state.mark_initial_x87();
+            assert_eq!(state.area[8].0[0], 0b111, "byte {byte}");
+        }
     }
 
     #[test]

@@ -13,17 +13,22 @@
 //! Takes no lock that is held across an entry.
 
 mod detect;
+mod events;
 pub mod fpu;
 mod memory;
+mod page;
+mod rules;
 #[cfg(target_os = "none")]
 mod selftest;
+mod stage2;
 pub mod svm;
 mod types;
+pub mod vmx;
 
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use lull_core::units::CpuId;
+use lull_core::units::{CpuId, Ticks};
 use lull_core::wake::WakeWord;
 
 pub use detect::detect;
@@ -51,6 +56,10 @@ pub trait VirtCpu: Send {
     fn set_rflags(&mut self, value: u64);
     /// Control registers and segments: what an instruction decoder or a page walker needs.
     fn cpu_state(&self) -> GuestCpuState;
+    /// CR4, where nothing else of [`cpu_state`](Self::cpu_state) is needed.
+    fn cr4(&self) -> u64 {
+        self.cpu_state().cr4
+    }
     /// The bytes of the intercepted instruction where hardware delivers them (AMD decode assists, nested faults only), else
     /// empty: then the caller fetches them through the guest's page tables.
     fn instruction_bytes(&self) -> &[u8] {
@@ -89,6 +98,9 @@ pub trait VirtCpu: Send {
     /// As [`want_window`](Self::want_window), but the guest must also have a task priority (CR8) below `class` (1..=15, the upper
     /// half of the waiting vector).
     fn want_window_below(&mut self, class: u8);
+    /// Asks for an exit as soon as the guest can take an NMI. Ask only when `nmi_ready` is false. Where hardware has no such window,
+    /// the NMI waits for the next exit after its masking has ended, or the shadow.
+    fn want_nmi_window(&mut self) {}
 
     /// CR8: the upper half of the task priority. The guest reads and writes it without exits, so the virtual local APIC copies
     /// it after an exit, and sets it when its TPR register was written.
@@ -108,6 +120,15 @@ pub trait VirtCpu: Send {
     fn xcr0(&self) -> u64;
     /// What is added to the TSC when the guest reads it.
     fn set_tsc_offset(&mut self, offset: u64);
+
+    /// From the next entry on, the guest is left at this time of the TSC, by [`Exit::Event`], whatever it does; `None`: never for
+    /// this reason.
+    ///
+    /// `false`: this hardware cannot, and only a physical timer interrupt ends the guest.
+    fn leave_by(&mut self, deadline: Option<Ticks>) -> bool {
+        let _ = deadline;
+        false
+    }
 
     /// This vCPU is now on this pCPU: loads FPU and vector state, XCR0, DR0 to DR3, TSC_AUX.
     ///
@@ -129,6 +150,8 @@ pub trait VirtCpu: Send {
 pub enum Backend {
     /// AMD-V.
     Svm(svm::Svm),
+    /// Intel's VMX.
+    Vmx(vmx::Vmx),
 }
 
 /// Translation from guest-physical to host-physical memory of one domain; shared by its vCPUs.
@@ -136,13 +159,16 @@ pub enum Backend {
 pub enum Stage2 {
     /// AMD nested page tables.
     Svm(svm::Npt),
+    /// Intel's extended page tables.
+    Vmx(vmx::Ept),
 }
 
 impl Backend {
-    /// Short name for logs and the machine channel: `svm`.
+    /// Short name for logs and the machine channel: `svm`, `vmx`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Svm(_) => "svm",
+            Self::Vmx(_) => "vmx",
         }
     }
 
@@ -150,6 +176,7 @@ impl Backend {
     pub fn describe(&self) -> String {
         match self {
             Self::Svm(svm) => svm.describe(),
+            Self::Vmx(vmx) => vmx.describe(),
         }
     }
 
@@ -163,13 +190,21 @@ impl Backend {
     pub fn enable_on_this_cpu(&self, cpu: CpuId) -> Result<(), String> {
         match self {
             Self::Svm(svm) => svm.enable_on_this_cpu(cpu),
+            Self::Vmx(vmx) => vmx.enable_on_this_cpu(cpu),
         }
     }
 
     /// A new vCPU of the domain that `stage2` belongs to, in the state [`StartState::WaitForSipi`].
+    ///
+    /// # Panics
+    /// If `stage2` was made by another backend: a mistake of ours.
     pub fn new_vcpu(&self, stage2: &Stage2) -> Box<dyn VirtCpu> {
         match (self, stage2) {
             (Self::Svm(svm), Stage2::Svm(npt)) => Box::new(svm.new_vcpu(npt)),
+            (Self::Vmx(vmx), Stage2::Vmx(ept)) => Box::new(vmx.new_vcpu(ept)),
+            (Self::Svm(_), Stage2::Vmx(_)) | (Self::Vmx(_), Stage2::Svm(_)) => {
+                panic!("guest memory of one backend, vCPU of another")
+            }
         }
     }
 
@@ -177,6 +212,7 @@ impl Backend {
     pub fn new_stage2(&self, memory: &GuestMemory) -> Stage2 {
         match self {
             Self::Svm(svm) => Stage2::Svm(svm.new_npt(memory)),
+            Self::Vmx(vmx) => Stage2::Vmx(vmx.new_ept(memory)),
         }
     }
 }

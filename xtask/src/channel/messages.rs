@@ -16,6 +16,7 @@ pub enum Message {
     Guest(GuestEvent),
     Figure(Figure),
     IdleTrace(IdleTrace),
+    Command(CommandAnswer),
     End(End),
     /// A type that this xtask does not know.
     #[serde(other)]
@@ -176,17 +177,27 @@ pub struct CpuCounters {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Counters {
+    /// Who chooses.
+    pub governor: String,
+    /// The limit on exit latency that holds.
+    pub latency_limit_ns: Option<u64>,
     pub elapsed: u64,
     /// Awake: `guest` + `hypervisor`.
     pub c0: u64,
     pub guest: u64,
     pub hypervisor: u64,
+    /// Attempts to sleep that met an event.
+    pub aborted: u64,
+    /// Sleeps that ended for nothing that can be named.
+    pub spurious: u64,
     pub sched_passes: u64,
     /// Wakes from an idle state, by reason.
     pub wakes: BTreeMap<String, Value>,
     /// Events that it posted to other CPUs, by what they needed: `ipi`, `store`, ...
     pub posts: BTreeMap<String, u64>,
     pub states: Vec<State>,
+    /// The hardware's own counters, and `at`, when they were read; nothing: reading one faults.
+    pub hardware: BTreeMap<String, Option<u64>>,
 }
 
 impl Counters {
@@ -221,6 +232,30 @@ pub struct State {
     pub usage: u64,
     pub residency: u64,
     pub irq: u64,
+    /// Entries that turned out too deep.
+    pub above: u64,
+    /// Entries that turned out too shallow.
+    pub below: u64,
+    /// Choices in whose place another state was entered.
+    pub rejected: u64,
+    /// The shortest stay, if any has ended.
+    pub shortest: Option<u64>,
+    pub longest: u64,
+    /// It must not be chosen at present.
+    pub off: bool,
+}
+
+/// A command of the console, and what came of it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CommandAnswer {
+    pub line: String,
+    pub ok: bool,
+    pub answer: Vec<String>,
+    /// What is wrong, and what would be right.
+    pub word: String,
+    pub why: String,
+    pub expected: String,
 }
 
 /// A guest started or ended.

@@ -7,8 +7,8 @@ mod messages;
 mod tail;
 
 pub use messages::{
-    AcpiCst, Boot, Counters, CpuCounters, CstEntry, Cstates, End, Figure, GuestEvent, IdlePeriod,
-    IdleTrace, Message, Problem, State,
+    AcpiCst, Boot, CommandAnswer, Counters, CpuCounters, CstEntry, Cstates, End, Figure,
+    GuestEvent, IdlePeriod, IdleTrace, Message, Problem, State,
 };
 pub use tail::Tail;
 
@@ -123,6 +123,17 @@ impl Channel {
         self.messages.iter().filter_map(|message| {
             if let Message::Figure(f) = message {
                 Some(f)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// Every command, with its answer.
+    pub fn commands(&self) -> impl DoubleEndedIterator<Item = &CommandAnswer> {
+        self.messages.iter().filter_map(|message| {
+            if let Message::Command(c) = message {
+                Some(c)
             } else {
                 None
             }

@@ -1,10 +1,13 @@
 //! A machine in Bochs for a test: small, without guests unless some are named, and short.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use super::{case::Lab, rig::Ran};
+use super::{
+    case::Lab,
+    rig::{Ran, Running},
+};
 use crate::{
     bochs::{Machine, Release},
     build::Bundle,
@@ -12,9 +15,6 @@ use crate::{
     iso::{Iso, Purpose},
     session::Session,
 };
-
-/// How long a machine that is about to be ended may print.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A machine in the making.
 pub struct BochsRig<'a> {
@@ -38,7 +38,7 @@ impl<'a> BochsRig<'a> {
             release: Release::Current,
             guests: Vec::new(),
             words: vec!["exit-port=bochs".to_owned()],
-            limit: Duration::from_secs(60),
+            limit: Duration::from_secs(150),
         }
     }
 
@@ -65,11 +65,19 @@ impl<'a> BochsRig<'a> {
         self
     }
 
-    /// Starts it and waits for its end. A machine that does not end in time is asked for all it knows first, for its log.
+    /// Starts it and waits for its end.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn run(self) -> Result<Ran> {
+        self.start()?.finish()
+    }
+
+    /// Starts it.
     ///
     /// # Errors
     /// That the test is to be skipped, if there is no such Bochs here; else what goes wrong.
-    pub fn run(self) -> Result<Ran> {
+    pub fn start(self) -> Result<Running> {
         let context = self.lab.context;
         let bochs = context.bochs(self.release)?;
         let file = |kind: &str| self.lab.dir.join(format!("{}.{kind}", self.label));
@@ -99,16 +107,11 @@ impl<'a> BochsRig<'a> {
             label: self.label.clone(),
         };
         let console = file("console.txt");
-        let mut session = Session::start_bochs(&machine, &console, false, None)?;
-        session.wait_for(self.limit, |_| false)?;
-        if session.runs()? && session.press("*").is_ok() {
-            session.wait_for(LAST_WORDS, |_| false)?;
-        }
-        let ended = session.finish(Some(Duration::ZERO))?;
-        let console = fs::read(&console).context("the console was not kept")?;
-        Ok(Ran {
-            ended,
-            console: String::from_utf8_lossy(&console).into_owned(),
+        let session = Session::start_bochs(&machine, &console, false, None)?;
+        Ok(Running {
+            session,
+            console,
+            limit: self.limit,
         })
     }
 }

@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::case::Lab;
+use crate::channel::{CommandAnswer, Cstates};
 use crate::{
     build::Bundle,
     guest_arg::GuestArg,
@@ -19,7 +20,7 @@ use crate::{
 };
 
 /// How long a machine that is about to be ended may print.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A machine in the making.
 pub struct Rig<'a> {
@@ -36,7 +37,7 @@ pub struct Rig<'a> {
 pub struct Running {
     pub session: Session,
     pub console: PathBuf,
-    limit: Duration,
+    pub(super) limit: Duration,
 }
 
 /// A machine that has ended.
@@ -182,6 +183,72 @@ impl<'a> Rig<'a> {
 }
 
 impl Running {
+    /// Types a command on the debug console, and gives its answer.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub fn command(&mut self, line: &str) -> Result<CommandAnswer> {
+        let mut before = 0;
+        self.session.wait_for(Duration::ZERO, |channel| {
+            before = channel.commands().count();
+            true
+        })?;
+        self.session.press(&format!(":{line}\r"))?;
+        let mut answer = None;
+        self.session.wait_for(Duration::from_secs(20), |channel| {
+            answer = channel.commands().nth(before).cloned();
+            answer.is_some()
+        })?;
+        let answer = answer.with_context(|| format!("no answer to `{line}`"))?;
+        ensure!(
+            answer.line == line,
+            "`{line}` was read as `{}`",
+            answer.line
+        );
+        Ok(answer)
+    }
+
+    /// The same, for a command that must be carried out.
+    ///
+    /// # Errors
+    /// It was not.
+    pub fn does(&mut self, line: &str) -> Result<CommandAnswer> {
+        let answer = self.command(line)?;
+        ensure!(answer.ok, "`{line}` is refused: {answer:?}");
+        Ok(answer)
+    }
+
+    /// Takes a reading by key `c`, and gives it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn reading(&mut self) -> Result<Cstates> {
+        let mut before = 0;
+        self.session.wait_for(Duration::ZERO, |channel| {
+            before = channel.cstates().count();
+            true
+        })?;
+        self.session.press("c")?;
+        let mut reading = None;
+        self.session.wait_for(Duration::from_secs(20), |channel| {
+            reading = channel.cstates().nth(before).cloned();
+            reading.is_some()
+        })?;
+        reading.context("key c gave no reading")
+    }
+
+    /// Waits until all CPUs are up, and `guests` guests have started.
+    ///
+    /// # Errors
+    /// They have not within a minute.
+    pub fn up(&mut self, guests: usize) -> Result<()> {
+        let up = self.session.wait_for(Duration::from_secs(60), |channel| {
+            channel.boot().is_some() && channel.guests().count() >= guests
+        })?;
+        ensure!(up, "the machine did not come up");
+        Ok(())
+    }
+
     /// What has gone to COM1 so far.
     pub fn console(&self) -> String {
         fs::read(&self.console)

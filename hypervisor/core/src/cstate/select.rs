@@ -10,6 +10,7 @@
 
 use super::errata::Errata;
 use super::limits::PackageControl;
+use super::models::Identity;
 use super::{CState, CStateTable, EntryMethod, MAX_STATES, StateId};
 use crate::idle::MonitorTrust;
 use crate::options::{IdleMethod, StatesOff};
@@ -86,7 +87,9 @@ pub struct Selected {
     pub notes: Vec<Note>,
     /// Which MSRs to write.
     pub msr_writes: Vec<MsrWrite>,
-    /// What is wrong with this CPU.
+    /// Which CPU it is.
+    pub identity: Identity,
+    /// What is wrong with it.
     pub errata: Errata,
     /// Whether stores to the wake word end its sleep in MWAIT.
     pub monitor: MonitorTrust,
@@ -211,6 +214,7 @@ pub fn select(query: &Query<'_>) -> Selected {
         considered,
         notes,
         msr_writes,
+        identity: query.cpu.identity,
         errata,
     }
 }

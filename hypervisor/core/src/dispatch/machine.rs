@@ -5,8 +5,8 @@ use crate::platform::Platform;
 use crate::sched::unit::Kick;
 use crate::sched::{Removal, SchedError, Scheduler, UnitParams, Weight};
 use crate::timer::{TimerKey, UnknownVcpu};
-use crate::units::{CpuId, CpuSet, Ticks, VcpuId};
-use crate::wake::Events;
+use crate::units::{CpuId, CpuSet, Nanos, Ticks, VcpuId};
+use crate::wake::{Batch, Events, Origin};
 use alloc::boxed::Box;
 
 /// The pCPUs, the scheduler and the platform under them. One value, shared by all.
@@ -72,25 +72,54 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             debug_assert!(false, "{events:?} to {target}, which does not exist");
             return;
         };
-        if target == self.platform.cpu() {
+        let here = self.platform.cpu();
+        if target == here {
             pcpu.word.post_local(events);
             return;
         }
-        let wake = pcpu.word.post(events);
-        let wake = match self.this_pcpu() {
-            Some(own) => own.wakes.count(wake),
-            None => wake,
+        let wake = match self.pcpu(here) {
+            Some(own) => own
+                .wakes
+                .count(events, pcpu.word.post_as(events, own.origin())),
+            None => pcpu.word.post(events),
         };
         if wake.needs_ipi() {
             self.platform.send(target);
         }
     }
 
+    /// [`post`](Self::post) to several pCPUs, with as few interrupts as the interrupt controller takes. Nobody else who
+    /// posts to one of them meanwhile has to wait for the end of this.
+    pub fn post_many(&self, targets: &CpuSet, events: Events) {
+        let here = self.platform.cpu();
+        let own = self.pcpu(here);
+        let origin = own.map_or(Origin::NOBODY, Pcpu::origin);
+        let mut batch = Batch::new();
+        for target in targets.iter() {
+            let Some(pcpu) = self.pcpu(target) else {
+                debug_assert!(false, "{events:?} to {target}, which does not exist");
+                continue;
+            };
+            if target == here {
+                pcpu.word.post_local(events);
+                continue;
+            }
+            let wake = batch.post(target, &pcpu.word, events, origin);
+            if let Some(own) = own {
+                let _ = own.wakes.count(events, wake);
+            }
+        }
+        let due = batch.due(|cpu| self.pcpu(cpu).map(|pcpu| &pcpu.word));
+        match due.lowest() {
+            None => {}
+            Some(only) if due.len() == 1 => self.platform.send(only),
+            Some(_) => self.platform.send_many(&due),
+        }
+    }
+
     /// Tells all pCPUs to leave their dispatch loops.
     pub fn stop(&self) {
-        for (cpu, _) in self.pcpus() {
-            self.post(cpu, Events::STOP);
-        }
+        self.post_many(&CpuSet::first(self.pcpus.len()), Events::STOP);
     }
 
     /// Something is pending for a vCPU: it looks before it next blocks or enters the guest, is brought out of the guest,
@@ -181,6 +210,35 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         Ok(())
     }
 
+    /// Sets, changes or (by `None`) drops a vCPU's limit on exit latency: it holds on the pCPU that the vCPU last ran on.
+    ///
+    /// # Errors
+    /// The vCPU is beyond the capacity of the unit table.
+    pub fn set_vcpu_latency(&self, v: VcpuId, limit: Option<Nanos>) -> Result<(), UnknownVcpu> {
+        let unit = self.sched.units().get(v).ok_or(UnknownVcpu(v))?;
+        let at = unit.latency_at();
+        unit.set_latency_limit(limit);
+        if let Some(cpu) = *at {
+            self.claim_latency(cpu, v, limit);
+        }
+        Ok(())
+    }
+
+    /// Sets, changes or (by `None`) drops a pCPU's own limit on exit latency.
+    pub fn set_cpu_latency(&self, cpu: CpuId, limit: Option<Nanos>) {
+        if let Some(pcpu) = self.pcpu(cpu) {
+            pcpu.idle.set_own_limit(limit);
+            self.idle_changed(cpu);
+        }
+    }
+
+    /// Something in a pCPU's [`idle`](Pcpu::idle) was changed: it may be asleep in what it would not choose any more.
+    pub fn idle_changed(&self, cpu: CpuId) {
+        if cpu != self.platform.cpu() {
+            self.post(cpu, Events::CALL);
+        }
+    }
+
     /// Sets, changes or cancels the console's timer on this pCPU; when it expires, [`Runner::console`] is called there.
     ///
     /// [`Runner::console`]: super::Runner::console
@@ -239,6 +297,44 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             && pcpu.set_deadline(key, deadline).is_ok()
         {
             *queued_on = deadline.map(|_| here);
+        }
+    }
+
+    /// The vCPU runs here from now on: so its limit holds here, and no longer where it ran before.
+    pub(super) fn bring_latency(&self, v: VcpuId) {
+        let Some(unit) = self.sched.units().get(v) else {
+            return;
+        };
+        let here = self.platform.cpu();
+        let mut at = unit.latency_at();
+        let from = at.replace(here).filter(|&from| from != here);
+        // Read under the lock under which it is changed.
+        let Some(limit) = unit.latency_limit() else {
+            return;
+        };
+        if let Some(from) = from {
+            self.claim_latency(from, v, None);
+        }
+        self.claim_latency(here, v, Some(limit));
+    }
+
+    /// The vCPU is gone, and its limit with it.
+    pub(super) fn drop_latency(&self, v: VcpuId) {
+        let Some(unit) = self.sched.units().get(v) else {
+            return;
+        };
+        let mut at = unit.latency_at();
+        unit.set_latency_limit(None);
+        if let Some(cpu) = at.take() {
+            self.claim_latency(cpu, v, None);
+        }
+    }
+
+    fn claim_latency(&self, cpu: CpuId, v: VcpuId, limit: Option<Nanos>) {
+        if let Some(pcpu) = self.pcpu(cpu)
+            && pcpu.idle.claim(v, limit)
+        {
+            self.idle_changed(cpu);
         }
     }
 

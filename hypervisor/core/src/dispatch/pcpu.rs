@@ -1,12 +1,13 @@
 //! One pCPU, as all pCPUs see it.
 
 use super::stats::DispatchStats;
-use crate::residency::CpuAccount;
+use crate::idle::IdleControl;
+use crate::residency::{CpuAccount, HwAccount};
 use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::timer::{DeadlineQueue, TimerKey, UnknownVcpu};
 use crate::units::{Ticks, VcpuId};
-use crate::wake::{WakeStats, WakeWord};
+use crate::wake::{Origin, WakeStats, WakeWord};
 use alloc::vec::Vec;
 
 const NO_VCPU: u32 = u32::MAX;
@@ -19,15 +20,21 @@ pub struct Pcpu {
     pub word: WakeWord,
     /// Where its time went.
     pub account: CpuAccount,
+    /// What its own hardware says of that.
+    pub hardware: HwAccount,
     /// The posts that it made to others.
     pub wakes: WakeStats,
     /// What its dispatch loop has done.
     pub stats: DispatchStats,
+    /// What was asked of its sleeps. Whoever changes it posts CALL.
+    pub idle: IdleControl,
     timers: Lock<DeadlineQueue>,
     /// The earliest deadline, [`Ticks::MAX`] for none. Changed under the lock, read without.
     next_deadline: AtomicU64,
     /// The vCPU that it runs, for dumps.
     current: AtomicU32,
+    /// On whose behalf it acts now.
+    origin: AtomicU64,
 }
 
 impl Pcpu {
@@ -35,11 +42,14 @@ impl Pcpu {
         Self {
             word: WakeWord::new(),
             account: CpuAccount::new(),
+            hardware: HwAccount::new(),
             wakes: WakeStats::default(),
             stats: DispatchStats::default(),
+            idle: IdleControl::new(vcpus),
             timers: Lock::new(DeadlineQueue::new(vcpus)),
             next_deadline: AtomicU64::new(Ticks::MAX.get()),
             current: AtomicU32::new(NO_VCPU),
+            origin: AtomicU64::new(Origin::NOBODY.to_raw()),
         }
     }
 
@@ -52,6 +62,16 @@ impl Pcpu {
     pub(super) fn set_current(&self, current: Option<VcpuId>) {
         self.current
             .store(current.map_or(NO_VCPU, VcpuId::get), Ordering::Relaxed);
+    }
+
+    /// On whose behalf it acts now: what its posts carry. Its own.
+    #[inline]
+    pub(super) fn origin(&self) -> Origin {
+        Origin::from_raw(self.origin.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_origin(&self, origin: Origin) {
+        self.origin.store(origin.to_raw(), Ordering::Relaxed);
     }
 
     /// When it must look at its deadlines again.

@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use crate::sched::{Leave, Prev, Scheduler};
 use crate::timer::TimerKey;
 use crate::units::{CpuId, Ticks, VcpuId};
-use crate::wake::Events;
+use crate::wake::{Cause, Events, Origin};
 
 /// What one pCPU knows from one turn to the next.
 pub(super) struct PcpuLoop<'a, P, S, R> {
@@ -46,6 +46,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     /// Turns until STOP.
     pub fn run<G: Governor>(&mut self, idle: &mut CpuIdle<G>) {
         self.pcpu.account.start(self.now());
+        self.act_for(Cause::Hypervisor);
         let mut events = Events::empty();
         while self.look(events).is_ok() {
             let cause = self.cause.take();
@@ -99,9 +100,18 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
                 TimerKey::Slice => self.want(PassCause::SliceEnd),
                 TimerKey::RunFor => self.machine.stop(),
                 TimerKey::Console => self.runner.console(),
-                TimerKey::Vcpu(v) => self.runner.timer_expired(v),
+                TimerKey::Vcpu(v) => {
+                    self.act_for(Cause::VcpuTimer(v));
+                    self.runner.timer_expired(v);
+                    self.act_for(Cause::Hypervisor);
+                }
             }
         }
+    }
+
+    /// From now on, this CPU's posts are made on that behalf.
+    fn act_for(&self, cause: Cause) {
+        self.pcpu.set_origin(Origin::new(self.cpu, cause));
     }
 
     /// The first reason is the one that counts.
@@ -127,6 +137,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             }
             if let Some(v) = decision.run {
                 self.machine.bring_timer(v);
+                self.machine.bring_latency(v);
                 self.runner.load(v);
                 self.pcpu.stats.switched();
             }
@@ -142,6 +153,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
         if prev.leave == Leave::Gone {
             // While the slot is still its own.
             self.machine.cancel_vcpu_timer(prev.unit);
+            self.machine.drop_latency(prev.unit);
         }
         let sched = self.machine.sched();
         self.machine
@@ -153,6 +165,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
 
     fn enter(&mut self, v: VcpuId) {
         self.arm();
+        self.act_for(Cause::Vcpu(v));
         let outcome = self.runner.enter(v);
         match outcome {
             RunOutcome::Events => {}
@@ -162,6 +175,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             RunOutcome::Yield => self.cause = Some(PassCause::Yielded),
             RunOutcome::Gone => self.cause = Some(PassCause::Gone),
         }
+        self.act_for(Cause::Hypervisor);
     }
 
     fn is_kicked(&self, v: VcpuId) -> bool {
@@ -188,10 +202,13 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     fn sleep<G: Governor>(&mut self, idle: &mut CpuIdle<G>) -> Events {
         let deadline = self.pcpu.next_deadline();
         let platform = self.machine.platform();
+        idle.follow(&self.pcpu.idle);
         let report = idle.idle_once(platform, &self.pcpu.word, &self.pcpu.account, deadline);
         self.armed = None; // The idle path arms for itself.
         if let IdleOutcome::Slept { .. } = report.outcome {
-            let reached = deadline.is_some_and(|deadline| deadline <= self.now());
+            let now = self.now();
+            let reached = deadline.is_some_and(|deadline| deadline <= now);
+            self.runner.woken(now);
             self.pcpu.stats.woken(WokenBy::of(report.events, reached));
         }
         report.events

@@ -3,11 +3,13 @@
 mod mock;
 
 use super::*;
+use crate::cstate::{CState, CStateTable};
+use crate::governor::StateSet;
 use crate::sched::unit::Phase;
 use crate::sched::{UnitParams, Weight};
 use crate::timer::TimerKey;
-use crate::units::{CpuId, CpuSet, Ticks};
-use crate::wake::{Events, SleepState};
+use crate::units::{CpuId, CpuSet, Nanos, Ticks};
+use crate::wake::{Events, SleepState, Wake};
 use mock::*;
 use std::string::String;
 use std::vec::Vec;
@@ -51,6 +53,56 @@ fn events_other_than_resched_cost_an_idle_cpu_no_pass() {
     }
     assert_eq!(world.said(), ["call", "console"]);
     assert_eq!(world.arms(), [] as [u64; 0], "an idle CPU has no timer");
+}
+
+#[test]
+fn a_limit_on_latency_goes_where_its_vcpu_goes() {
+    let mut world = World::new(2);
+    world.start(0);
+    let (machine, v) = (world.machine.clone(), vcpu(0));
+    let limits = |machine: &TestMachine| {
+        [0, 1].map(|cpu| machine.pcpu(CpuId::new(cpu)).unwrap().idle.latency_limit())
+    };
+    let limit = Some(Nanos::new(7_000));
+    machine.set_vcpu_latency(v, limit).unwrap();
+    assert_eq!(limits(&machine), [None, None], "it has run nowhere");
+    world.at(2_000, Act::Stop);
+    world.run();
+    assert_eq!(limits(&machine), [limit, None]);
+    // Changed while it is here, it holds at once.
+    let smaller = Some(Nanos::new(5_000));
+    machine.set_vcpu_latency(v, smaller).unwrap();
+    assert_eq!(limits(&machine), [smaller, None]);
+    // The other CPU takes it: this one may go deeper again, and is told so, in case that it sleeps.
+    let word = &machine.pcpu(CPU0).unwrap().word;
+    let _ = word.take();
+    machine.platform().0.cpu.set(1);
+    machine.bring_latency(v);
+    assert_eq!(limits(&machine), [None, smaller]);
+    assert_eq!(word.take(), Events::CALL);
+    machine.bring_latency(v);
+    assert_eq!(word.take(), Events::empty(), "nothing has changed here");
+    machine.drop_latency(v);
+    assert_eq!(limits(&machine), [None, None]);
+    assert_eq!(world.unit(0).latency_limit(), None);
+}
+
+#[test]
+fn what_was_asked_of_a_cpu_holds_from_its_next_sleep() {
+    let mut world = World::new(1);
+    let deep = CState {
+        name: "C6",
+        ..CState::C1_HALT
+    };
+    world.table = CStateTable::new(&[CState::C1_HALT, deep]).unwrap();
+    let control = &world.machine.pcpu(CPU0).unwrap().idle;
+    control.set_off(StateSet::NONE.with(world.table.id(1).unwrap(), true));
+    world.at(2_000, Act::Stop);
+    world.run();
+    let account = &world.machine.pcpu(CPU0).unwrap().account;
+    let row = account.snapshot(world.machine.platform());
+    let usage: Vec<u64> = row.states(&world.table).map(|state| state.usage).collect();
+    assert_eq!(usage, [1, 0]);
 }
 
 #[test]
@@ -282,10 +334,7 @@ fn a_post_interrupts_only_who_would_not_see_it() {
         word.take();
     }
     let made = machine.pcpu(CPU0).unwrap().wakes.counts();
-    assert_eq!(
-        (made.ipi, made.store, made.will_look, made.rides_along),
-        (2, 1, 1, 3)
-    );
+    assert_eq!(Wake::ALL.map(|wake| made.of(wake)), [1, 1, 1, 1, 3, 0]);
     machine.post(CPU0, Events::CALL);
     assert_eq!(
         machine.pcpu(CPU0).unwrap().wakes.counts().posted(),

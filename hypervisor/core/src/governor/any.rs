@@ -102,6 +102,17 @@ impl Governor for AnyGovernor {
     fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
         each!(self, governor => governor.reflect(table, outcome));
     }
+
+    fn change_to(&mut self, name: &str) -> bool {
+        if self.name() == name {
+            return true;
+        }
+        let Some(other) = Self::by_name(name) else {
+            return false;
+        };
+        *self = other;
+        true
+    }
 }
 
 #[cfg(test)]
@@ -162,6 +173,16 @@ mod tests {
         };
         assert_eq!([choice("lull", 0), choice("lull", 4096)], [3, 2]);
         assert_eq!([choice("menu", 0), choice("menu", 4096)], [3, 3]);
+    }
+
+    #[test]
+    fn one_becomes_another_but_for_no_name() {
+        let mut governor = AnyGovernor::default();
+        for name in AnyGovernor::NAMES {
+            assert!(governor.change_to(name));
+            assert!(!governor.change_to("nobody"));
+            assert_eq!(governor.name(), name);
+        }
     }
 
     fn sleeps() -> impl Strategy<Value = Vec<(Option<u64>, u64, u8, u16, u8)>> {

@@ -1,16 +1,16 @@
 //! From words to a guest.
 
 use super::words::{self, Separator, Word};
-use super::{GuestConfig, MAX_CMDLINE, MAX_NAME, MAX_VCPUS, MemSize, Pin, Weight};
+use super::{GuestConfig, MAX_CMDLINE, MAX_LATENCY, MAX_NAME, MAX_VCPUS, MemSize, Pin, Weight};
 use crate::options::{Problem, number};
-use crate::units::{CpuId, MAX_CPUS};
+use crate::units::{CpuId, MAX_CPUS, Micros};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
 const NAME: &str = "1 to 31 letters, digits, `.`, `_` or `-`, the first a letter or a digit";
-const OPTIONS: [(&str, &str); 6] = [
+const OPTIONS: [(&str, &str); 7] = [
     ("kernel", "kernel=FILE, the name of a file in the bundle"),
     ("vcpus", "vcpus=N from 1 to 64"),
     (
@@ -19,6 +19,7 @@ const OPTIONS: [(&str, &str); 6] = [
     ),
     ("weight", "weight=N from 1 to 65535"),
     ("pin", "pin=CPU, pin=LOW-HIGH (0 to 255) or pin=all"),
+    ("latency", "latency=MICROSECONDS from 0 to 1000000"),
     (
         "cmdline",
         "cmdline=\"...\", at most 1024 bytes without control characters",
@@ -64,6 +65,7 @@ fn stand_in() -> GuestConfig {
         mem: MemSize::DEFAULT,
         weight: Weight::DEFAULT,
         pin: Pin::All,
+        latency: None,
         cmdline: String::new(),
     }
 }
@@ -82,7 +84,7 @@ fn option(
         .zip(seen)
         .find(|((known, _), _)| *known == name);
     let Some(((_, form), seen)) = known else {
-        let expected = "kernel=, vcpus=, mem=, weight=, pin= or cmdline=";
+        let expected = "kernel=, vcpus=, mem=, weight=, pin=, latency= or cmdline=";
         return Err(Problem::new(word.raw, "no such option", expected));
     };
     let problem = |why: String| Problem::new(word.raw, why, form);
@@ -108,6 +110,10 @@ fn option(
             guest.weight = Weight::new(weight as u16).unwrap_or_default();
         }
         "pin" => guest.pin = pin(value).map_err(problem)?,
+        "latency" => {
+            let micros = number(value, 0..=MAX_LATENCY.get()).map_err(problem)?;
+            guest.latency = Some(Micros::new(micros));
+        }
         _ => {
             if value.len() > MAX_CMDLINE {
                 return Err(problem(format!("{} bytes are too many", value.len())));

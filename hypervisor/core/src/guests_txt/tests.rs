@@ -33,9 +33,10 @@ fn both_forms_say_the_same() {
         mem: MemSize::from_bytes(64 << 20).unwrap(),
         weight: Weight::new(1024).unwrap(),
         pin: cpus(0, 1),
+        latency: Some(Micros::new(50)),
         cmdline: "seconds=10, say=\"hi\" \\o/".into(),
     };
-    let options = r#"kernel=busy vcpus=2 mem=64M weight=1024 pin=0-1"#;
+    let options = r#"kernel=busy vcpus=2 mem=64M weight=1024 pin=0-1 latency=50"#;
     let line = format!(r#"heavy {options} cmdline="seconds=10, say=\"hi\" \\o/"  # a comment"#);
     assert_eq!(GuestConfig::from_line(&line), Ok(expected.clone()));
     let commas = options.replace(' ', ",");
@@ -59,7 +60,7 @@ fn a_bad_line_names_all_that_is_wrong_and_costs_only_itself() {
         said,
         [
             "line 4: `vcpus=0`: 0 is too small (expected vcpus=N from 1 to 64)",
-            "line 4: `wait=1`: no such option (expected kernel=, vcpus=, mem=, weight=, pin= or cmdline=)",
+            "line 4: `wait=1`: no such option (expected kernel=, vcpus=, mem=, weight=, pin=, latency= or cmdline=)",
             "line 4: `mem=1M`: too small (expected mem=SIZE from 2M to 3G in steps of 4K, like 32M, 2052K or 1G)",
             "line 6: `b\u{FFFD}d`: not UTF-8 (expected text)",
             r#"line 7: `cmdline=\"x`: the quote does not end (expected a closing ")"#,
@@ -97,6 +98,8 @@ fn limits_are_exact() {
         ("pin=256", "256 is too large"),
         ("pin=-1", "no digits"),
         ("pin", "has no value"),
+        ("latency=1000001", "1000001 is too large"),
+        ("latency=none", "not a whole number"),
         ("kernel=../x", "not a name"),
         ("kernel=", "no name"),
     ] {
@@ -134,6 +137,7 @@ prop_compose! {
         pages in (2_u64 << 20) / 4096..=(3_u64 << 30) / 4096,
         weight in 1_u16..,
         pin in prop::option::of((0_u32..256, 0_u32..256)),
+        latency in prop::option::of(0..=1_000_000_u64),
         cmdline in "[^\\pC]{0,60}",
     ) -> GuestConfig {
         GuestConfig {
@@ -143,6 +147,7 @@ prop_compose! {
             mem: MemSize::from_bytes(pages * 4096).unwrap(),
             weight: Weight::new(weight).unwrap(),
             pin: pin.map_or(Pin::All, |(a, b)| cpus(a.min(b), a.max(b))),
+            latency: latency.map(Micros::new),
             cmdline,
         }
     }

@@ -66,7 +66,7 @@ impl<'a> Machine<'a> {
         self.script.borrow_mut().retain(|&(at, events)| {
             if at == moment {
                 self.posted_at.set(self.now.get());
-                if self.wakes.count(self.word.post(events)).needs_ipi() {
+                if self.wakes.count(events, self.word.post(events)).needs_ipi() {
                     self.ipi.set(true);
                 }
             }
@@ -395,7 +395,7 @@ fn only_a_cpu_that_sees_no_store_costs_an_interrupt() {
         assert_eq!(report.events, Events::CALL);
         let counts = machine.wakes.counts();
         assert_eq!(
-            (counts.ipi == 1, counts.store == 1),
+            (counts.ipis() == 1, counts.of(Wake::StoreWakes) == 1),
             (owed.needs_ipi(), !owed.needs_ipi()),
             "{method:?} {monitor:?}"
         );
@@ -593,6 +593,11 @@ fn a_state_that_must_not_be_entered_now_is_replaced_by_c1_and_the_governor_is_to
         let row = account.snapshot(&machine);
         let usage: Vec<u64> = row.states(idle.table()).map(|state| state.usage).collect();
         assert_eq!(usage[entered.index()], 1, "{story}: {usage:?}");
+        let rejected: Vec<u64> = row
+            .states(idle.table())
+            .map(|state| state.rejected)
+            .collect();
+        assert_eq!(rejected, [0, 0, u64::from(replaced)], "{story}");
         assert_eq!(idle.governor().outcomes, [report.outcome], "{story}");
     }
 }
@@ -814,4 +819,76 @@ fn the_default_governor_leaves_room_for_the_deadline() {
     // C1 needs 2 us, which is 2000 ticks here.
     assert_eq!(entered(Some(Ticks::new(2000))), table.id(0));
     assert_eq!(entered(Some(Ticks::new(9000))), table.id(1));
+}
+
+/// Chooses POLL whenever it may, without a limit.
+struct Poller;
+
+impl Governor for Poller {
+    fn name(&self) -> &'static str {
+        "poller"
+    }
+
+    fn select(&mut self, context: &IdleContext<'_>) -> Selection {
+        Selection {
+            state: context.nearest(0),
+            limit: None,
+            predicted: None,
+        }
+    }
+
+    fn reflect(&mut self, _table: &CStateTable, _outcome: &IdleOutcome) {}
+}
+
+#[test]
+fn a_poll_has_a_limit_and_does_not_follow_a_poll() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let table = CStateTable::new(&[CState::POLL, CState::C1_HALT]).unwrap();
+    let mut idle = CpuIdle::new(table, Poller, MonitorTrust::SeesStores);
+    let account = CpuAccount::new();
+    account.start(Ticks::new(1000));
+    let deadline = Some(Ticks::new(1_000_000));
+    let outcome = idle.idle_once(&machine, &word, &account, deadline).outcome;
+    let IdleOutcome::Slept {
+        entered,
+        residency,
+        wake,
+        ..
+    } = outcome
+    else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!((entered.index(), wake), (0, WakeReason::Limit));
+    // C1 pays after 2 us, and no poll is shorter than 10.
+    assert!((10_000..10_100).contains(&residency.get()), "{residency:?}");
+    let outcome = idle.idle_once(&machine, &word, &account, deadline).outcome;
+    assert!(
+        matches!(outcome, IdleOutcome::Slept { entered, wake: WakeReason::Timer, .. } if entered.index() == 1),
+        "{outcome:?}"
+    );
+    // That sleep has ended for a reason: the next one may be a poll again.
+    let next = Some(machine.now() + Ticks::new(5_000));
+    let outcome = idle.idle_once(&machine, &word, &account, next).outcome;
+    assert!(
+        matches!(outcome, IdleOutcome::Slept { entered, .. } if entered.index() == 0),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn where_only_poll_is_allowed_it_has_no_limit_of_its_own() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let table = CStateTable::new(&[CState::POLL, CState::C1_HALT]).unwrap();
+    let mut idle = CpuIdle::new(table, Poller, MonitorTrust::SeesStores);
+    idle.set_latency_limit(Some(Nanos::ZERO));
+    let account = CpuAccount::new();
+    account.start(Ticks::new(1000));
+    let deadline = Some(Ticks::new(1_000_000));
+    let outcome = idle.idle_once(&machine, &word, &account, deadline).outcome;
+    assert!(
+        matches!(outcome, IdleOutcome::Slept { entered, wake: WakeReason::Timer, .. } if entered.index() == 0),
+        "{outcome:?}"
+    );
 }

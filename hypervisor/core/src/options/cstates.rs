@@ -1,6 +1,7 @@
 //! Options about C-states, as values. What they mean for a CPU is decided in `cstate::select`.
 
 use super::number;
+use crate::cstate::EntryMethod;
 use crate::cstate::select::{EditFault, Registers};
 use crate::units::Micros;
 use alloc::format;
@@ -24,6 +25,36 @@ pub struct MaxCState {
     pub class: u8,
     /// The largest sub-state of that class; shallower classes are not limited by it.
     pub substate: Option<u8>,
+}
+
+impl MaxCState {
+    /// Reads `N` or `N,SUB`.
+    pub(crate) fn parse(value: &str) -> Result<Self, String> {
+        let (class, substate) = match value.split_once(',') {
+            Some((class, substate)) => (class, Some(small(substate, 15)?)),
+            None => (value, None),
+        };
+        Ok(Self {
+            class: small(class, 15)?,
+            substate,
+        })
+    }
+
+    /// Does it rule out a state of this class, entered in this way?
+    ///
+    /// As Xen has it: 0 leaves HLT.
+    pub fn excludes(&self, class: u32, method: EntryMethod) -> bool {
+        if class > u32::from(self.class) {
+            let plain_halt = method == EntryMethod::Halt && class <= 1;
+            return !(plain_halt && self.class == 0);
+        }
+        match (self.substate, method) {
+            (Some(sub), EntryMethod::Mwait { hint, .. }) => {
+                class == u32::from(self.class) && hint.substate() > u32::from(sub)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// `states_off=`: states that are off until somebody switches them on.
@@ -145,14 +176,7 @@ impl CStateOptions {
     }
 
     pub(super) fn set_max_cstate(&mut self, value: &str) -> Result<(), String> {
-        let (class, substate) = match value.split_once(',') {
-            Some((class, substate)) => (class, Some(small(substate, 15)?)),
-            None => (value, None),
-        };
-        self.max_cstate = Some(MaxCState {
-            class: small(class, 15)?,
-            substate,
-        });
+        self.max_cstate = Some(MaxCState::parse(value)?);
         Ok(())
     }
 

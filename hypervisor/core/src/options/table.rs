@@ -1,7 +1,8 @@
 //! The table of all options: name, form, meaning, and what each does.
 
 use super::{
-    AccountFault, Crash, EarlyIrq, ExitPort, IdleMethod, LogLevel, Options, Seconds, number,
+    AccountFault, Crash, EarlyIrq, ExitPort, IdleMethod, LatencyLimit, LogLevel, Options, Seconds,
+    number,
 };
 use crate::governor::{AnyGovernor, LatencyPrice};
 use crate::units::{CpuId, MAX_CPUS, Micros, TickRate};
@@ -62,7 +63,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 28] = [
+pub const OPTIONS: [OptionSpec; 29] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -132,6 +133,16 @@ pub const OPTIONS: [OptionSpec; 28] = [
             Ok(())
         },
     ),
+    OptionSpec::new(
+        "latency",
+        "MICROSECONDS[:CPUS] from 0 to 1000000",
+        "the longest exit latency that CPUs may choose, as latency=20:1-3; more than once for different CPUs",
+        |options, value| {
+            options.latency.push(LatencyLimit::parse(value)?);
+            Ok(())
+        },
+    )
+    .repeatable(),
     OptionSpec::new(
         "cpuidle",
         "on|off",

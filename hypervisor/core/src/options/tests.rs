@@ -18,7 +18,7 @@ fn an_empty_line_gives_the_defaults() {
 #[test]
 fn every_option_reaches_its_field() {
     let options = clean(
-        "loglvl=debug idle=hlt governor=menu governor.price=2 trace.idle=1000 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
+        "loglvl=debug idle=hlt governor=menu latency=20:1-3 governor.price=2 trace.idle=1000 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
          ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.absent-ap=3 test.crash=stack",
     );
     let expected = Options {
@@ -27,6 +27,10 @@ fn every_option_reaches_its_field() {
         governor: Some("menu".to_string()),
         latency_price: crate::governor::LatencyPrice(2048),
         trace_idle: Some(1000),
+        latency: std::vec![LatencyLimit {
+            limit: Micros::new(20),
+            cpus: CpuSet::inclusive(1, 3),
+        }],
         cstates: CStateOptions::default(),
         exit_port: Some(ExitPort::Code(0xF4)),
         run_for: Some(Seconds(5)),
@@ -42,6 +46,22 @@ fn every_option_reaches_its_field() {
     };
     assert_eq!(options, expected);
     assert_eq!(clean("exit-port=bochs").exit_port, Some(ExitPort::Bochs));
+}
+
+#[test]
+fn the_last_latency_of_a_cpu_counts() {
+    let options = clean("latency=100 latency=20:1-3 latency=7:2");
+    let limit = |cpu| options.latency_of(CpuId::new(cpu)).map(Micros::get);
+    assert_eq!([0, 1, 2, 3, 4].map(limit), [100, 20, 7, 20, 100].map(Some));
+    assert_eq!(clean("latency=0:5").latency_of(CpuId::new(4)), None);
+    for (word, why) in [
+        ("latency=", "no digits"),
+        ("latency=5:", "no CPU"),
+        ("latency=5:3-1", "3 is above 1"),
+        ("latency=1000001", "1000001 is too large"),
+    ] {
+        assert_eq!(Options::parse(word).1[0].why, why, "{word}");
+    }
 }
 
 #[test]

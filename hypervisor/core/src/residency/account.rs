@@ -39,6 +39,9 @@ struct StateCells {
     above: Cell,
     below: Cell,
     rejected: Cell,
+    /// The shortest stay, inverted: so zero is "none yet".
+    not_shortest: Cell,
+    longest: Cell,
 }
 
 /// A counter with one writer. Ordered by the sequence counter around it.
@@ -127,6 +130,7 @@ impl CpuAccount {
                 // A handler's stamp outside of the sleep would be a fault of the platform; it must not unbalance a row.
                 let split = first_irq.unwrap_or(now).clamp(entered, now.max(entered));
                 self.close(Interval::Residency, &cells.residency, entered, split);
+                cells.note_stay(split - entered);
                 self.close(Interval::Irq, &cells.irq, split, now);
                 match fit {
                     Fit::Right => {}
@@ -149,7 +153,7 @@ impl CpuAccount {
         self.seq.write(|| self.spurious.add(1));
     }
 
-    /// `state` was selected, and could not be entered.
+    /// `state` was selected, and must not be entered just now: another was.
     pub fn count_rejected(&self, state: StateId) {
         self.seq.write(|| {
             if let Some(cells) = self.states.get(state.index()) {
@@ -212,6 +216,12 @@ impl CpuAccount {
 }
 
 impl StateCells {
+    fn note_stay(&self, stay: Ticks) {
+        self.longest.set(self.longest.get().max(stay.get()));
+        self.not_shortest
+            .set(self.not_shortest.get().max(!stay.get()));
+    }
+
     fn copy(&self) -> StateTimes {
         StateTimes {
             usage: self.usage.get(),
@@ -220,6 +230,10 @@ impl StateCells {
             above: self.above.get(),
             below: self.below.get(),
             rejected: self.rejected.get(),
+            shortest: Some(!self.not_shortest.get())
+                .filter(|shortest| *shortest != u64::MAX)
+                .map(Ticks::new),
+            longest: self.longest.ticks(),
         }
     }
 }

@@ -50,8 +50,13 @@ pub struct StateTimes {
     pub above: u64,
     /// Entries that were too shallow: a deeper state would have paid off.
     pub below: u64,
-    /// Selections that could not be entered.
+    /// Selections that must not be entered when they were to be (an interrupt in service, an active bus master): another
+    /// state was.
     pub rejected: u64,
+    /// The shortest stay that has ended, since the CPU came up; `None` if there was none.
+    pub shortest: Option<Ticks>,
+    /// The longest stay that has ended, since the CPU came up.
+    pub longest: Ticks,
 }
 
 /// One CPU's account at one moment; or, from [`since`](Self::since), the change between two moments.
@@ -171,6 +176,8 @@ impl StateTimes {
             above: self.above.saturating_sub(earlier.above),
             below: self.below.saturating_sub(earlier.below),
             rejected: self.rejected.saturating_sub(earlier.rejected),
+            shortest: self.shortest,
+            longest: self.longest,
         }
     }
 }

@@ -60,6 +60,8 @@ fn a_known_timeline_gives_known_figures() {
         residency: t(130),
         irq: t(10),
         below: 1,
+        shortest: Some(t(130)),
+        longest: t(130),
         ..StateTimes::default()
     };
     assert_eq!(times(&row, 1), expected);
@@ -123,6 +125,9 @@ fn the_change_between_two_rows_balances_too() {
         StateTimes {
             usage: 1,
             residency: t(100),
+            // Of all stays: an extreme has no change.
+            shortest: Some(t(100)),
+            longest: t(130),
             ..StateTimes::default()
         }
     );

@@ -15,6 +15,7 @@
 //!
 //! No lock is involved.
 
+use crate::mutant::mutant;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::CpuId;
 use core::fmt;
@@ -91,6 +92,9 @@ impl RunState {
     /// Always a read-modify-write, even if the token is there already: the vCPU that takes the token must see the stores
     /// of **every** kicker that set it, not only of the first.
     pub fn kick(&self) -> Kick {
+        if mutant!(KickSkipsIfSet) && self.is_kicked() {
+            return Kick::Pending;
+        }
         let before = self.word.fetch_or(KICK, Ordering::AcqRel);
         if before & KICK != 0 {
             return Kick::Pending;
@@ -122,6 +126,10 @@ impl RunState {
     /// # Errors
     /// [`Kicked`] if it was kicked: it stays `Running(cpu)`, with the token.
     pub fn try_block(&self, cpu: CpuId) -> Result<(), Kicked> {
+        if mutant!(BlockOverKick) {
+            self.word.swap(BLOCKED, Ordering::AcqRel);
+            return Ok(());
+        }
         match self.word.compare_exchange(
             running_on(cpu),
             BLOCKED,
@@ -146,6 +154,10 @@ impl RunState {
 
     /// → `Queued`, keeping the token. By its owner, before it enters a runqueue.
     pub fn set_queued(&self) {
+        if mutant!(QueuedLosesKick) {
+            self.word.store(QUEUED, Ordering::Release);
+            return;
+        }
         self.set_phase(QUEUED);
     }
 

@@ -81,6 +81,11 @@ impl CpuSet {
         }
     }
 
+    /// The members from `64 * index` on, a bit each.
+    pub fn word(&self, index: usize) -> u64 {
+        self.words.get(index).copied().unwrap_or(0)
+    }
+
     /// How many members.
     pub fn len(&self) -> usize {
         self.words

@@ -7,7 +7,7 @@ fn the_first_poster_learns_what_it_owes() {
     for (state, owed) in [
         (SleepState::Watching, Wake::StoreWakes),
         (SleepState::Halted, Wake::SendIpi),
-        (SleepState::Guest, Wake::SendIpi),
+        (SleepState::Guest, Wake::KickGuest),
     ] {
         let word = WakeWord::new();
         assert_eq!(word.publish(state), Ok(()));
@@ -41,8 +41,14 @@ fn a_cpu_with_events_cannot_leave_awake() {
 #[test]
 fn a_post_from_nmi_context_never_relies_on_the_word() {
     let word = WakeWord::new();
-    assert_eq!(word.post_from_nmi(Events::STOP), Wake::SendIpi);
-    assert_eq!(word.post_from_nmi(Events::STOP), Wake::SendIpi);
+    assert_eq!(
+        word.post_from_nmi(Events::STOP, Origin::NOBODY),
+        Wake::Insist
+    );
+    assert_eq!(
+        word.post_from_nmi(Events::STOP, Origin::NOBODY),
+        Wake::Insist
+    );
     assert_eq!(word.take(), Events::STOP);
 }
 

@@ -7,6 +7,7 @@ use alloc::string::String;
 
 use super::reset::EFER_SVME;
 use super::vmcb::{Vmcb, misc2};
+use crate::virt::rules::valid_pat;
 
 const CR0_PE: u64 = 1 << 0;
 const CR0_WP: u64 = 1 << 16;
@@ -104,13 +105,6 @@ pub fn broken_rule(vmcb: &Vmcb, physical_bits: u32) -> Option<&'static str> {
         .iter()
         .find(|(broken, _)| *broken)
         .map(|(_, rule)| *rule)
-}
-
-/// All eight fields hold a memory type (AMD APM vol. 2, 7.8.1).
-pub fn valid_pat(pat: u64) -> bool {
-    pat.to_le_bytes()
-        .iter()
-        .all(|memory_type| matches!(memory_type, 0 | 1 | 4..=7))
 }
 
 /// For the reason of the exit.

@@ -3,23 +3,10 @@
 use x86::msr;
 
 use crate::virt::Gp;
+use crate::virt::rules::{self, is_canonical, valid_pat};
 
-use super::check::valid_pat;
 use super::reset::EFER_SVME;
 use super::vmcb::Save;
-
-const EFER_SCE: u64 = 1 << 0;
-const EFER_LME: u64 = 1 << 8;
-const EFER_LMA: u64 = 1 << 10;
-const EFER_NXE: u64 = 1 << 11;
-/// Bits of EFER that a guest may set. LMA is written back as read.
-const EFER_GUEST: u64 = EFER_SCE | EFER_LME | EFER_NXE;
-const CR0_PG: u64 = 1 << 31;
-
-/// Whether an address has the form that 48-bit linear addresses have.
-pub fn is_canonical(address: u64) -> bool {
-    ((address << 16) as i64 >> 16) as u64 == address
-}
 
 /// EFER as the guest sees it.
 pub fn guest_efer(save: &Save) -> u64 {
@@ -74,14 +61,9 @@ pub fn set(save: &mut Save, msr: u32, value: u64) -> Result<(), Gp> {
     Ok(())
 }
 
-/// EFER after a write by the guest: no bit that its CPUID does not name, no change of LME while paging is on.
+/// EFER after a write by the guest.
 fn new_efer(save: &Save, value: u64) -> Result<u64, Gp> {
-    let old = guest_efer(save);
-    let switches_mode_while_paging = save.cr0 & CR0_PG != 0 && (old ^ value) & EFER_LME != 0;
-    if value & !(EFER_GUEST | EFER_LMA) != 0 || switches_mode_while_paging {
-        return Err(Gp);
-    }
-    Ok(value & EFER_GUEST | old & EFER_LMA | EFER_SVME)
+    rules::new_efer(save.cr0, guest_efer(save), value).map(|efer| efer | EFER_SVME)
 }
 
 #[cfg(test)]
@@ -90,6 +72,12 @@ mod tests {
     use super::super::reset::reset;
     use super::*;
     use crate::virt::StartState;
+
+    const EFER_SCE: u64 = 1 << 0;
+    const EFER_LME: u64 = 1 << 8;
+    const EFER_LMA: u64 = 1 << 10;
+    const EFER_NXE: u64 = 1 << 11;
+    const CR0_PG: u64 = 1 << 31;
 
     #[test]
     fn efer_hides_svm_and_keeps_lma() {

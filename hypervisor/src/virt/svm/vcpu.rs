@@ -19,7 +19,7 @@ use crate::virt::{
 };
 
 use super::asid::AsidTag;
-use super::event::{EventQueue, encode};
+use super::event::{EventQueue, encode, interrupted_delivery};
 use super::exit::{Decoded, decode};
 use super::features::SvmFlags;
 use super::npt::Npt;
@@ -240,7 +240,8 @@ impl SvmVcpu {
                 return;
             }
         }
-        self.events.entered(self.vmcb.control.exit_int_info);
+        self.events
+            .entered(interrupted_delivery(self.vmcb.control.exit_int_info));
     }
 
     /// Books what the exit says about events on their way, and translates it.

@@ -51,7 +51,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Compiles a table of `hypervisor/tests/acpi`.
-fn compile(lab: &Lab<'_>, name: &str) -> Result<PathBuf> {
+pub fn compile(lab: &Lab<'_>, name: &str) -> Result<PathBuf> {
     deps::iasl()?;
     let source = workspace::root()
         .join("hypervisor/tests/acpi")

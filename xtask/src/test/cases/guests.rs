@@ -19,6 +19,7 @@ pub fn cases() -> Vec<Case> {
             alone(lab, name, lightly(name))
         }));
     }
+    cases.push(Case::icount("guests/spin", spin));
     cases.push(Case::icount(
         "guests/fault-and-idle-timer",
         fault_hurts_only_itself,
@@ -98,6 +99,20 @@ fn alone(lab: &Lab<'_>, name: &str, guest: &str) -> Result<()> {
         rig = rig.word("for=3");
     }
     rig.run()?.ok()?.passed(name)?;
+    Ok(())
+}
+
+/// A guest that spins with interrupts off has its slice, and no more.
+fn spin(lab: &Lab<'_>) -> Result<()> {
+    let ran = lab
+        .rig("run")
+        .cpus(2)
+        .guest("busy,pin=0,cmdline=\"for-ms=60000\"")
+        .guest("idle-timer,pin=0,cmdline=\"periods=30\"")
+        .word("for=2")
+        .limit(120)
+        .run()?;
+    ran.ok()?.passed("idle-timer")?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{lint, process, test::case::Case, workspace};
+use crate::{lint, model, process, test::case::Case, workspace};
 
 /// How long cargo may take for one case, on a machine where nothing is compiled yet.
 const LIMIT: Duration = Duration::from_secs(480);
@@ -32,15 +32,12 @@ pub fn cases() -> Vec<Case> {
             &["test", "--quiet", "--package", "guest-tests", "--lib"],
         ),
         Case::host("host/model", |dir| {
-            let mut cargo = workspace::cargo();
-            cargo.args(["test", "--quiet", "--release", "--package", "lull-core"]);
-            cargo.args(["--test", "loom_*"]);
-            // Everything is compiled another way: in a folder of its own, so that the rest need not be compiled again.
-            cargo.env("RUSTFLAGS", "--cfg loom").env(
-                "CARGO_TARGET_DIR",
-                workspace::target_dir().join("lull/loom"),
-            );
-            run(&mut cargo, dir)
+            let mut cargo = model::cargo("loom_[!m]*");
+            run(cargo.arg("--quiet"), dir)
+        }),
+        Case::host("host/model-wake", |dir| {
+            let mut cargo = model::cargo("loom_model");
+            run(cargo.args(["--quiet", "--", "--all"]), dir)
         }),
     ];
     cases.extend(lint::CHECKS.iter().map(|check| {

@@ -5,6 +5,8 @@ mod acpi;
 mod bad_input;
 mod bare;
 mod bochs;
+mod bochs_guests;
+mod commands;
 mod guests;
 mod host;
 mod keys;
@@ -21,9 +23,11 @@ pub fn all() -> Vec<Case> {
         guests::cases(),
         machine::cases(),
         bochs::cases(),
+        bochs_guests::cases(),
         numbers::cases(),
         accounting::cases(),
         keys::cases(),
+        commands::cases(),
         bad_input::cases(),
         acpi::cases(),
     ]

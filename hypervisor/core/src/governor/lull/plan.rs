@@ -142,7 +142,15 @@ impl Plan {
             return self;
         };
         let limit = match far {
-            Some(far) => far.saturating_sub(from),
+            // It has lasted longer than that already: spurious wakes cut it in pieces.
+            Some(far) if far <= from => {
+                return Self {
+                    state: then,
+                    limit: None,
+                    then,
+                };
+            }
+            Some(far) => far - from,
             None => costs.get(self.state).crosses(deeper),
         };
         if limit >= to_timer {

@@ -192,3 +192,23 @@ fn neighbours_cost_the_same_at_the_target_residency() {
         assert!(at(index).abs_diff(at(index - 1)) <= 3, "{index}");
     }
 }
+
+/// Spurious wakes cut a long sleep in pieces, and nothing is learned from any of them: the rest is still a long sleep.
+#[test]
+fn a_sleep_of_many_pieces_does_not_end_in_a_shallow_state() {
+    let table = table();
+    let mut lull = Lull::default();
+    let mut deepest = 0;
+    for piece in 0..4_000 {
+        let selection = lull.select(&context(&table, None));
+        deepest = selection.state.index();
+        let us = if piece < 200 { 3 } else { 1_000 };
+        let wake = if piece < 200 {
+            WakeReason::Store
+        } else {
+            WakeReason::Spurious
+        };
+        lull.reflect(&table, &slept(selection.state, us, wake));
+    }
+    assert_eq!(deepest, 3, "after 3.8 s without an event");
+}

@@ -3,7 +3,7 @@
 use super::RunState;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Lock, LockGuard, SeqCount};
-use crate::units::{CpuId, Ticks, VcpuId};
+use crate::units::{CpuId, Nanos, Ticks, VcpuId};
 use alloc::boxed::Box;
 
 /// What is known of one vCPU on all pCPUs. Scheduling parameters are the scheduler's own.
@@ -19,6 +19,10 @@ pub struct Unit {
     entered: AtomicU64,
     /// The pCPU whose deadline queue holds its timer. A leaf but for the lock of that queue.
     timer: Lock<Option<CpuId>>,
+    /// The longest exit latency that it accepts of the pCPU that it last ran on, in ns; [`u64::MAX`] for any.
+    latency: AtomicU64,
+    /// The pCPU that it last ran on, which knows of that limit. Guards both. A leaf but for the lock of that pCPU's list.
+    latency_at: Lock<Option<CpuId>>,
 }
 
 impl Unit {
@@ -29,6 +33,8 @@ impl Unit {
             run_ticks: AtomicU64::new(0),
             entered: AtomicU64::new(0),
             timer: Lock::new(None),
+            latency: AtomicU64::new(u64::MAX),
+            latency_at: Lock::new(None),
         }
     }
 
@@ -67,9 +73,26 @@ impl Unit {
         self.timer.lock()
     }
 
+    /// The longest exit latency that it accepts of the pCPU that it last ran on; `None` for any.
+    pub fn latency_limit(&self) -> Option<Nanos> {
+        let limit = self.latency.load(Ordering::Relaxed);
+        (limit != u64::MAX).then(|| Nanos::new(limit))
+    }
+
+    pub(crate) fn set_latency_limit(&self, limit: Option<Nanos>) {
+        let raw = limit.map_or(u64::MAX, |limit| limit.get().min(u64::MAX - 1));
+        self.latency.store(raw, Ordering::Relaxed);
+    }
+
+    /// Which pCPU it last ran on: the limit is changed, and that pCPU told of it, under this lock.
+    pub(crate) fn latency_at(&self) -> LockGuard<'_, Option<CpuId>> {
+        self.latency_at.lock()
+    }
+
     /// A new vCPU takes over the slot: no run time yet.
     pub(crate) fn reset(&self) {
         self.state.offline();
+        self.set_latency_limit(None);
         self.times.write(|| {
             self.run_ticks.store(0, Ordering::Relaxed);
             self.entered.store(0, Ordering::Relaxed);

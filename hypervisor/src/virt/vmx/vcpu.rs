@@ -1,0 +1,803 @@
+//! One vCPU on VMX.
+//!
+//! Invariants:
+//! * Guest registers that the VMCS holds are read and written there, and only while the vCPU is loaded: its VMCS is then the current
+//!   one of this CPU. A reset of a vCPU that is not loaded is remembered, and done when it is.
+//! * `launched` is true only if the VMCS was entered since it was last cleared. Unloading clears it, so that it is active on no
+//!   CPU when it moves to another.
+//! * Fields that seldom change are written when they change; what is written at every entry is named in [`VmxVcpu::pass_gate`].
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+
+use lull_core::units::{CpuId, Ticks};
+use lull_core::wake::{SleepState, WakeWord};
+
+use crate::cpu::regs;
+use crate::virt::events::EventQueue;
+use crate::virt::fpu::FpuState;
+use crate::virt::page::{Pages, physical, zeroed};
+use crate::virt::{
+    AddressSize, Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, Segment, StartState, VirtCpu,
+};
+
+use super::controls::{PrimaryControls, SecondaryControls};
+use super::entry::Physical;
+use super::ept::Ept;
+use super::exit::{CrAccess, Decoded, decode, has_length, reason};
+use super::field::{Field, SegmentSlot};
+use super::msr::{self, SwitchedMsrs};
+use super::vmcs::Vmcs;
+use super::{Shared, check, debug, entry, event, reset, segment, vpid};
+
+const RFLAGS_IF: u64 = 1 << 9;
+const CR4_VMXE: u64 = 1 << 13;
+const BLOCKED_BY_STI: u64 = 1 << 0;
+const BLOCKED_BY_MOV_SS: u64 = 1 << 1;
+const SHADOW: u64 = BLOCKED_BY_STI | BLOCKED_BY_MOV_SS;
+const BLOCKED_BY_NMI: u64 = 1 << 3;
+/// #DB, #AC, #MC. Without the first two, a guest whose handler for them raises them again would never be left. A machine check is
+/// the host's.
+const EXCEPTIONS: u64 = 1 << 1 | 1 << 17 | 1 << 18;
+/// All that are not instructions' own purpose (INT3, INTO), and NMI.
+const ALL_EXCEPTIONS: u64 = 0xffff_ffff & !(1 << 2 | 1 << 3 | 1 << 4);
+/// Ticks between two PAUSEs that count as one loop, and the ticks that such a loop may last.
+const PLE_GAP: u64 = 128;
+const PLE_WINDOW: u64 = 4096;
+/// Offset of the task priority in the virtual-APIC page.
+const TPR: usize = 0x80;
+/// A window whatever the task priority.
+const ANY_PRIORITY: u8 = 16;
+
+/// A vCPU.
+pub struct VmxVcpu {
+    vmcs: Vmcs,
+    /// In encoding order; RSP lives in the VMCS.
+    gprs: [u64; 16],
+    cr2: u64,
+    fpu: FpuState,
+    msrs: SwitchedMsrs,
+    dr6: debug::Dr6,
+    events: EventQueue,
+    /// The VMCS holds an event to be injected.
+    placed: bool,
+    /// An interrupt window is asked for, below this class of task priority.
+    window: Option<u8>,
+    /// Leave as soon as an NMI can be taken.
+    nmi_window: bool,
+    /// Primary controls as they are in the VMCS.
+    primary: u32,
+    /// TPR threshold as it is in the VMCS.
+    threshold: u8,
+    /// Task priority, where the processor does not keep it.
+    cr8: u8,
+    apic_page: Box<Pages<4096>>,
+    deadline: Option<Ticks>,
+    tsc_offset: u64,
+    /// The basic reason of the last exit.
+    last_exit: u16,
+    vpid: u16,
+    loaded: Option<CpuId>,
+    /// The CPU on which it was entered last, or would have been.
+    last_cpu: Option<CpuId>,
+    launched: bool,
+    /// Whether the control fields were ever written.
+    set_up: bool,
+    /// To be done at the next load.
+    reset: Option<StartState>,
+    /// HOST_RSP as it is in the VMCS.
+    #[cfg_attr(
+        not(target_os = "none"),
+        expect(dead_code, reason = "used by the entry only")
+    )]
+    host_rsp: u64,
+    shared: Arc<Shared>,
+    ept: Ept,
+}
+
+impl VmxVcpu {
+    pub(super) fn new(shared: &Arc<Shared>, ept: &Ept) -> Self {
+        let capabilities = &shared.capabilities;
+        let vpid = match capabilities.invvpid {
+            Some(_) => shared.vpids.lock().take(),
+            None => vpid::NONE,
+        };
+        Self {
+            vmcs: Vmcs::new(capabilities.revision),
+            gprs: [0; 16],
+            cr2: 0,
+            fpu: FpuState::new(shared.fpu),
+            msrs: SwitchedMsrs::new(capabilities.tsc_aux),
+            dr6: debug::Dr6::default(),
+            events: EventQueue::default(),
+            placed: false,
+            window: None,
+            nmi_window: false,
+            primary: capabilities.primary,
+            threshold: 0,
+            cr8: 0,
+            apic_page: zeroed(),
+            deadline: None,
+            tsc_offset: 0,
+            last_exit: 0,
+            vpid,
+            loaded: None,
+            last_cpu: None,
+            launched: false,
+            set_up: false,
+            reset: Some(StartState::WaitForSipi),
+            host_rsp: 0,
+            shared: shared.clone(),
+            ept: ept.clone(),
+        }
+    }
+
+    /// Every field that does not change with the guest's state or the CPU.
+    fn set_controls(&mut self) {
+        let capabilities = &self.shared.capabilities;
+        let secondary = SecondaryControls::ENABLE_VPID.bits();
+        let secondary = if self.vpid == vpid::NONE {
+            capabilities.secondary & !secondary
+        } else {
+            capabilities.secondary
+        };
+        let mut fields = alloc::vec![
+            (Field::PIN, u64::from(capabilities.pin)),
+            (Field::PRIMARY, u64::from(self.primary)),
+            (Field::SECONDARY, u64::from(secondary)),
+            (Field::EXIT, u64::from(capabilities.exit)),
+            (Field::ENTRY, u64::from(capabilities.entry)),
+            (Field::EXCEPTIONS, self.exceptions()),
+            (Field::PAGE_FAULT_MASK, 0),
+            (Field::PAGE_FAULT_MATCH, 0),
+            (Field::CR3_TARGETS, 0),
+            (Field::EXIT_MSR_STORES, 0),
+            (Field::EXIT_MSR_LOADS, 0),
+            (Field::ENTRY_MSR_LOADS, 0),
+            (Field::INJECTION, 0),
+            (Field::MSR_BITMAP, physical(&*self.shared.msr_map)),
+            (Field::EPTP, self.ept.pointer()),
+            (Field::TSC_OFFSET, self.tsc_offset),
+            (Field::LINK_POINTER, u64::MAX),
+            (Field::CR0_MASK, reset::cr0_mask(capabilities.cr0)),
+            (Field::CR4_MASK, capabilities.cr4.ones | CR4_VMXE),
+        ];
+        if self.vpid != vpid::NONE {
+            fields.push((Field::VPID, u64::from(self.vpid)));
+        }
+        if capabilities.tpr_shadow() {
+            fields.push((Field::VIRTUAL_APIC, physical(&*self.apic_page)));
+            fields.push((Field::TPR_THRESHOLD, u64::from(self.threshold)));
+        }
+        if capabilities.counts_pauses() {
+            fields.extend([(Field::PLE_GAP, PLE_GAP), (Field::PLE_WINDOW, PLE_WINDOW)]);
+        }
+        for (field, value) in fields {
+            self.vmcs.write(field, value);
+        }
+    }
+
+    /// Which exceptions of the guest exit.
+    fn exceptions(&self) -> u64 {
+        if self.shared.loses_rip.get() == Some(&true) {
+            ALL_EXCEPTIONS
+        } else {
+            EXCEPTIONS
+        }
+    }
+
+    fn apply_reset(&mut self, start: StartState) {
+        let capabilities = &self.shared.capabilities;
+        self.gprs = reset::reset(&self.vmcs, capabilities.cr0, capabilities.cr4, start);
+        // Not in 64-bit mode any more.
+        self.vmcs.write(Field::ENTRY, u64::from(capabilities.entry));
+        self.vmcs.write(Field::INJECTION, 0);
+        self.placed = false;
+        self.drop_translations();
+    }
+
+    fn drop_translations(&self) {
+        let host = self.loaded.and_then(|cpu| self.shared.cpu(cpu));
+        if let (Some(host), Some(how)) = (host, self.shared.capabilities.invvpid)
+            && self.vpid != vpid::NONE
+        {
+            host.drop_translations(how, self.vpid);
+        }
+    }
+
+    fn blocked(&self) -> u64 {
+        self.vmcs.read(Field::INTERRUPTIBILITY)
+    }
+
+    fn set_blocked(&self, value: u64) {
+        self.vmcs.write(Field::INTERRUPTIBILITY, value);
+    }
+
+    fn segment(&self, slot: SegmentSlot) -> Segment {
+        let read = |field| self.vmcs.read(field);
+        segment::segment(
+            read(slot.selector()),
+            read(slot.rights()),
+            read(slot.limit()),
+            read(slot.base()),
+        )
+    }
+
+    fn default_size(&self) -> AddressSize {
+        match self.cpu_state().code_bits() {
+            16 => AddressSize::Bits16,
+            32 => AddressSize::Bits32,
+            _ => AddressSize::Bits64,
+        }
+    }
+
+    /// CR0 as the guest believes it to be.
+    fn guest_cr0(&self) -> u64 {
+        let mask = reset::cr0_mask(self.shared.capabilities.cr0);
+        self.vmcs.read(Field::CR0) & !mask | self.vmcs.read(Field::CR0_SHADOW) & mask
+    }
+
+    /// CR4 as the guest believes it to be.
+    fn guest_cr4(&self) -> u64 {
+        let mask = self.shared.capabilities.cr4.ones | CR4_VMXE;
+        self.vmcs.read(Field::CR4) & !mask | self.vmcs.read(Field::CR4_SHADOW) & mask
+    }
+
+    /// Writes the event that comes first to where the processor delivers it from.
+    fn place_event(&mut self) {
+        match self.events.first() {
+            Some(event) => {
+                let (info, error) = event::encode(event);
+                self.vmcs.write(Field::INJECTION, info);
+                if error != 0 || matches!(event, Injection::Exception { error: Some(_), .. }) {
+                    self.vmcs.write(Field::INJECTION_ERROR, error);
+                }
+                self.placed = true;
+            }
+            None if self.placed => {
+                self.vmcs.write(Field::INJECTION, 0);
+                self.placed = false;
+            }
+            None => {}
+        }
+    }
+
+    /// Makes the controls of windows what is asked for.
+    fn place_windows(&mut self) {
+        let cr8 = self.cr8();
+        let (open, threshold) = match self.window {
+            None => (false, 0),
+            Some(class) if cr8 < class => (true, 0),
+            Some(class) => (false, class),
+        };
+        let bit = |on: bool, control: PrimaryControls| if on { control.bits() } else { 0 };
+        let primary = self.shared.capabilities.primary
+            | bit(open, PrimaryControls::INTERRUPT_WINDOW_EXITING)
+            | bit(self.nmi_window, PrimaryControls::NMI_WINDOW_EXITING);
+        if self.primary != primary {
+            self.primary = primary;
+            self.vmcs.write(Field::PRIMARY, u64::from(primary));
+        }
+        if self.threshold != threshold && self.shared.capabilities.tpr_shadow() {
+            self.threshold = threshold;
+            self.vmcs.write(Field::TPR_THRESHOLD, u64::from(threshold));
+        }
+    }
+
+    /// The preemption timer runs out at the deadline, or as far before as it can count.
+    fn place_timer(&self) {
+        if let Some(shift) = self.shared.capabilities.timer_shift {
+            let value = self.deadline.map_or(u32::MAX, |deadline| {
+                timer_value(deadline, Ticks::new(regs::rdtsc()), shift)
+            });
+            self.vmcs.write(Field::PREEMPTION_TIMER, u64::from(value));
+        }
+    }
+
+    /// Runs the guest once, for this count of the preemption timer or until something else ends it, outside of the scheduler: for
+    /// [`probe`](super::probe). Interrupts are off. `false`: there is no preemption timer, or the entry failed.
+    #[cfg(any(target_os = "none", test))]
+    pub(super) fn run_for(&mut self, count: u32) -> bool {
+        if self.shared.capabilities.timer_shift.is_none() || !self.vmcs.is_current() {
+            return false;
+        }
+        self.place_event();
+        self.place_windows();
+        self.vmcs.write(Field::PREEMPTION_TIMER, u64::from(count));
+        if let Some(host) = self.loaded.and_then(|cpu| self.shared.cpu(cpu)) {
+            host.drop_stale_tables();
+        }
+        if !self.run() {
+            return false;
+        }
+        self.launched = true;
+        match decode(&self.vmcs, true, AddressSize::Bits16) {
+            Decoded::Physical(what) => entry::take(what),
+            Decoded::EntryFailed(_) => return false,
+            _ => {}
+        }
+        true
+    }
+
+    /// The part of loading that is VMX's own: the VMCS, and registers that it does not hold.
+    fn attach(&mut self, cpu: CpuId) {
+        self.loaded = Some(cpu);
+        self.msrs.load();
+        self.dr6.load();
+        let shared = self.shared.clone();
+        let Some(host) = shared.cpu(cpu) else {
+            // `enter` will say so.
+            return;
+        };
+        let first = !core::mem::replace(&mut self.set_up, true);
+        if first {
+            // Makes the processor's own part of the region valid.
+            self.vmcs.clear();
+        }
+        self.vmcs.make_current();
+        if first {
+            self.set_controls();
+        }
+        if self.last_cpu != Some(cpu) {
+            host.write_state(&self.vmcs);
+            self.drop_translations();
+            self.last_cpu = Some(cpu);
+        }
+        self.vmcs.write(Field::TSC_OFFSET, self.tsc_offset);
+        if let Some(start) = self.reset.take() {
+            self.apply_reset(start);
+        }
+    }
+
+    /// Undoes [`attach`](Self::attach), on the same CPU.
+    fn detach(&mut self) {
+        self.msrs.unload();
+        self.dr6.unload();
+        if self.vmcs.is_current() {
+            self.vmcs.clear();
+        }
+        self.launched = false;
+        self.loaded = None;
+    }
+
+    /// Runs the guest once. False if `word` had events.
+    fn pass_gate(
+        &mut self,
+        cpu: CpuId,
+        word: &WakeWord,
+        on_gate: &mut dyn FnMut(GateEvent),
+    ) -> Result<bool, Exit> {
+        let shared = self.shared.clone();
+        let Some(host) = shared.cpu(cpu) else {
+            return Err(Exit::Invalid {
+                reason: format!("virtualization is not enabled on CPU {}", cpu.index()),
+            });
+        };
+        self.place_event();
+        self.place_windows();
+        self.place_timer();
+        host.drop_stale_tables();
+
+        if word.publish(SleepState::Guest).is_err() {
+            return Ok(false);
+        }
+        on_gate(GateEvent::Entering);
+        let entered = self.run();
+        on_gate(GateEvent::Left);
+        awake_with_events(word);
+        if !entered {
+            let number = self.vmcs.read(Field::INSTRUCTION_ERROR);
+            return Err(Exit::Invalid {
+                reason: format!(
+                    "the processor refused the entry: {} (VM-instruction error {number})",
+                    check::instruction_error(number)
+                ),
+            });
+        }
+        self.launched = true;
+        Ok(true)
+    }
+
+    /// Books what the exit says about events on their way, and translates it.
+    fn after_exit(&mut self) -> Exit {
+        self.last_exit = self.vmcs.read(Field::EXIT_REASON) as u16;
+        let size = if self.last_exit == reason::IO && !self.shared.capabilities.string_io_info {
+            self.default_size()
+        } else {
+            AddressSize::Bits64
+        };
+        let decoded = decode(&self.vmcs, self.shared.capabilities.string_io_info, size);
+        if let Decoded::EntryFailed(basic) = decoded {
+            if basic == MACHINE_CHECK_AT_ENTRY {
+                entry::take(Physical::MachineCheck);
+            }
+            return Exit::Invalid {
+                reason: check::why_entry_failed(&self.vmcs, basic),
+            };
+        }
+        self.book_event();
+        match decoded {
+            Decoded::Exit(exit) => {
+                match &exit {
+                    Exit::InterruptWindow => self.window = None,
+                    Exit::NestedFault { .. } => {
+                        self.mask_nmis_again(self.vmcs.read(Field::QUALIFICATION));
+                    }
+                    &Exit::Exception { vector, error } => {
+                        let info = self.vmcs.read(Field::EXIT_INTERRUPTION);
+                        self.mask_nmis_again(info);
+                        if EXCEPTIONS & 1 << vector == 0 {
+                            return self.deliver(vector, event::has_error(info).then_some(error));
+                        }
+                    }
+                    _ => {}
+                }
+                exit
+            }
+            Decoded::Physical(what) => {
+                entry::take(what);
+                match what {
+                    Physical::Interrupt(_) => Exit::Event,
+                    Physical::Nmi => Exit::Nmi,
+                    Physical::MachineCheck => Exit::Invalid {
+                        reason: "a machine check hit the physical CPU while the guest ran".into(),
+                    },
+                }
+            }
+            Decoded::Debug {
+                causes,
+                by_instruction,
+            } => self.debug_exception(causes, by_instruction),
+            Decoded::NmiWindow => {
+                self.nmi_window = false;
+                Exit::Handled
+            }
+            // The interrupt that waited for it is looked at again; until the guest can take it, this is a window like any other.
+            Decoded::TaskPriority => {
+                self.window = Some(ANY_PRIORITY);
+                Exit::Handled
+            }
+            Decoded::ControlRegister(access) => self.control_register(access),
+            Decoded::EntryFailed(_) => Exit::Handled,
+        }
+    }
+
+    fn book_event(&mut self) {
+        let info = self.vmcs.read(Field::VECTORING);
+        let interrupted = if event::is_valid(info) {
+            event::interrupted_delivery(info, self.vmcs.read(Field::VECTORING_ERROR))
+        } else {
+            None
+        };
+        if interrupted == Some(Injection::Nmi) {
+            // It was masking others already; injected again, it does so anew.
+            self.set_blocked(self.blocked() & !BLOCKED_BY_NMI);
+        }
+        // The processor has cleared what it took.
+        self.placed = false;
+        self.events.entered(interrupted);
+    }
+
+    /// An IRET that ended an NMI handler has faulted, and will run again: until then NMIs are masked (SDM vol. 3, 29.2.3).
+    fn mask_nmis_again(&self, info: u64) {
+        if info & event::NMI_UNBLOCKED != 0 && !event::is_valid(self.vmcs.read(Field::VECTORING)) {
+            self.set_blocked(self.blocked() | BLOCKED_BY_NMI);
+        }
+    }
+
+    /// Gives an exception back that exited only because it might have lost RIP.
+    fn deliver(&mut self, vector: u8, error: Option<u32>) -> Exit {
+        const PAGE_FAULT: u8 = 14;
+        if vector == PAGE_FAULT {
+            self.cr2 = self.vmcs.read(Field::QUALIFICATION);
+        }
+        self.inject(Injection::Exception { vector, error });
+        Exit::Handled
+    }
+
+    /// #DB as the guest is to find it: DR6 and DR7 changed, RIP behind an INT1 (SDM vol. 3, 29.2.1).
+    fn debug_exception(&mut self, causes: u64, by_instruction: bool) -> Exit {
+        const DR7_GENERAL_DETECT: u64 = 1 << 13;
+        self.mask_nmis_again(self.vmcs.read(Field::EXIT_INTERRUPTION));
+        self.dr6.add(causes);
+        let dr7 = self.vmcs.read(Field::DR7);
+        self.vmcs.write(Field::DR7, dr7 & !DR7_GENERAL_DETECT);
+        if by_instruction {
+            let next = self.rip() + self.vmcs.read(Field::INSTRUCTION_LENGTH);
+            self.advance(next);
+        }
+        Exit::Exception {
+            vector: 1,
+            error: 0,
+        }
+    }
+
+    /// MOV to a control register that the guest cannot change by itself.
+    fn control_register(&mut self, access: CrAccess) -> Exit {
+        match access {
+            CrAccess::Write { register: 0, from } => {
+                let value = self.gpr(from);
+                if reset::cr0_is_legal(value) {
+                    // Executed again, it finds the fixed bits as it wants them, and changes the others by itself.
+                    self.vmcs.write(Field::CR0_SHADOW, value);
+                } else {
+                    self.inject(Injection::GP0);
+                }
+            }
+            CrAccess::Write { register: 8, from } => match u8::try_from(self.gpr(from)) {
+                Ok(class @ 0..16) => {
+                    self.set_cr8(class);
+                    self.step();
+                }
+                _ => self.inject(Injection::GP0),
+            },
+            CrAccess::Read { register: 8, to } => {
+                self.set_gpr(to, u64::from(self.cr8));
+                self.step();
+            }
+            // CR4.VMXE, which guests do not have.
+            _ => self.inject(Injection::GP0),
+        }
+        Exit::Handled
+    }
+
+    fn step(&mut self) {
+        if let Some(next) = self.next_rip() {
+            self.advance(next);
+        }
+    }
+}
+
+const MACHINE_CHECK_AT_ENTRY: u16 = 41;
+
+#[cfg(target_os = "none")]
+mod hardware {
+    #![expect(unsafe_code, reason = "runs guests")]
+
+    use super::{VmxVcpu, entry, regs};
+
+    impl VmxVcpu {
+        /// One guest run; the gate is passed. `false`: the entry instruction failed.
+        pub(super) fn run(&mut self) -> bool {
+            if regs::cr2() != self.cr2 {
+                // SAFETY: CR2 is read by nobody in the hypervisor but by the handler of a page fault, which sets it first.
+                unsafe { regs::set_cr2(self.cr2) };
+            }
+            // SAFETY: `pass_gate`, the only caller, has interrupts off; the VMCS is current (checked by `enter`), was set up with
+            // this CPU's host state by `load`, and its tables and maps are kept alive by `ept` and `shared`.
+            let entered = unsafe { entry::run(&mut self.gprs, self.launched, &mut self.host_rsp) };
+            self.cr2 = regs::cr2();
+            entered
+        }
+    }
+}
+
+/// On the host on which tests run: a processor on which every guest is left at once, by what a test has put into the VMCS.
+#[cfg(not(target_os = "none"))]
+mod hardware {
+    impl super::VmxVcpu {
+        pub(super) fn run(&mut self) -> bool {
+            true
+        }
+    }
+}
+
+/// What the preemption timer starts from. Rounded up: at the deadline, not just before it.
+fn timer_value(deadline: Ticks, now: Ticks, shift: u32) -> u32 {
+    let ticks = deadline.get().saturating_sub(now.get());
+    u32::try_from(ticks.div_ceil(1 << shift)).unwrap_or(u32::MAX)
+}
+
+/// Back to AWAKE without losing an event: what the swap takes is posted again at once. A poster in between sees AWAKE, and an event
+/// posted before the swap had its interrupt sent, which ended the guest, or is still pending and finds nothing new to do.
+fn awake_with_events(word: &WakeWord) {
+    let events = word.take();
+    if !events.is_empty() {
+        word.post_local(events);
+    }
+}
+
+impl VirtCpu for VmxVcpu {
+    fn gpr(&self, register: Gpr) -> u64 {
+        match register {
+            Gpr::Rsp => self.vmcs.read(Field::RSP),
+            _ => self.gprs[register.index()],
+        }
+    }
+
+    fn set_gpr(&mut self, register: Gpr, value: u64) {
+        match register {
+            Gpr::Rsp => self.vmcs.write(Field::RSP, value),
+            _ => self.gprs[register.index()] = value,
+        }
+    }
+
+    fn rip(&self) -> u64 {
+        self.vmcs.read(Field::RIP)
+    }
+
+    fn rflags(&self) -> u64 {
+        self.vmcs.read(Field::RFLAGS)
+    }
+
+    fn set_rflags(&mut self, value: u64) {
+        self.vmcs.write(Field::RFLAGS, value);
+    }
+
+    fn cpu_state(&self) -> GuestCpuState {
+        let ss = self.segment(SegmentSlot::Ss);
+        GuestCpuState {
+            cr0: self.guest_cr0(),
+            cr2: self.cr2,
+            cr3: self.vmcs.read(Field::CR3),
+            cr4: self.guest_cr4(),
+            efer: self.vmcs.read(Field::EFER),
+            rflags: self.rflags(),
+            rip: self.rip(),
+            cpl: (ss.attributes.bits() >> 5 & 0b11) as u8,
+            cs: self.segment(SegmentSlot::Cs),
+            ss,
+            ds: self.segment(SegmentSlot::Ds),
+            es: self.segment(SegmentSlot::Es),
+            fs: self.segment(SegmentSlot::Fs),
+            gs: self.segment(SegmentSlot::Gs),
+        }
+    }
+
+    fn cr4(&self) -> u64 {
+        self.guest_cr4()
+    }
+
+    fn reset(&mut self, start: StartState) {
+        self.cr2 = 0;
+        self.events.clear();
+        self.window = None;
+        self.nmi_window = false;
+        self.set_cr8(0);
+        self.fpu.reset();
+        self.msrs.reset();
+        self.dr6.reset(self.loaded.is_some());
+        if self.loaded.is_some() {
+            self.apply_reset(start);
+        } else {
+            self.reset = Some(start);
+        }
+    }
+
+    fn next_rip(&self) -> Option<u64> {
+        if !has_length(self.last_exit) {
+            return None;
+        }
+        let next = self
+            .rip()
+            .wrapping_add(self.vmcs.read(Field::INSTRUCTION_LENGTH));
+        let wide = self.vmcs.read(Field::EFER) & (1 << 10) != 0
+            && self.vmcs.read(SegmentSlot::Cs.rights()) & (1 << 13) != 0;
+        Some(if wide { next } else { next & 0xffff_ffff })
+    }
+
+    fn advance(&mut self, to_rip: u64) {
+        self.vmcs.write(Field::RIP, to_rip);
+        let blocked = self.blocked();
+        if blocked & SHADOW != 0 {
+            self.set_blocked(blocked & !SHADOW);
+        }
+    }
+
+    fn interruptible(&self) -> bool {
+        !self.injection_pending() && self.rflags() & RFLAGS_IF != 0 && self.blocked() & SHADOW == 0
+    }
+
+    fn nmi_ready(&self) -> bool {
+        !self.injection_pending() && self.blocked() & (SHADOW | BLOCKED_BY_NMI) == 0
+    }
+
+    fn inject(&mut self, event: Injection) {
+        if event == Injection::Nmi {
+            // The caller looks for the next one when the handler of this one is done.
+            self.nmi_window = true;
+        }
+        self.events.push(event);
+    }
+
+    fn injection_pending(&self) -> bool {
+        self.events.is_pending()
+    }
+
+    fn want_window(&mut self, on: bool) {
+        self.window = on.then_some(ANY_PRIORITY);
+    }
+
+    fn want_window_below(&mut self, class: u8) {
+        self.window = Some(class);
+    }
+
+    fn want_nmi_window(&mut self) {
+        self.nmi_window = true;
+    }
+
+    fn cr8(&self) -> u8 {
+        if self.shared.capabilities.tpr_shadow() {
+            self.apic_page.0.get(TPR).map_or(0, |tpr| tpr >> 4)
+        } else {
+            self.cr8
+        }
+    }
+
+    fn set_cr8(&mut self, class: u8) {
+        self.cr8 = class & 0xf;
+        if let Some(tpr) = self.apic_page.0.get_mut(TPR) {
+            *tpr = class << 4;
+        }
+    }
+
+    fn get_msr(&self, msr: u32) -> Option<u64> {
+        msr::get(&self.vmcs, &self.msrs, msr)
+    }
+
+    fn set_msr(&mut self, msr: u32, value: u64) -> Result<(), Gp> {
+        msr::set(&self.vmcs, &mut self.msrs, msr, value)
+    }
+
+    fn set_xcr0(&mut self, value: u64) -> Result<(), Gp> {
+        self.fpu.set_xcr0(value)
+    }
+
+    fn xcr0(&self) -> u64 {
+        self.fpu.xcr0()
+    }
+
+    fn set_tsc_offset(&mut self, offset: u64) {
+        self.tsc_offset = offset;
+        if self.loaded.is_some() {
+            self.vmcs.write(Field::TSC_OFFSET, offset);
+        }
+    }
+
+    fn leave_by(&mut self, deadline: Option<Ticks>) -> bool {
+        self.deadline = deadline;
+        self.shared.capabilities.timer_shift.is_some()
+    }
+
+    fn load(&mut self, cpu: CpuId) {
+        debug_assert!(self.loaded.is_none(), "vCPU is loaded on {:?}", self.loaded);
+        self.fpu.load();
+        self.attach(cpu);
+    }
+
+    fn unload(&mut self) {
+        self.detach();
+        self.fpu.unload();
+    }
+
+    fn enter(&mut self, word: &WakeWord, on_gate: &mut dyn FnMut(GateEvent)) -> Exit {
+        if self.events.is_shutdown() {
+            return Exit::TripleFault;
+        }
+        let Some(cpu) = self.loaded else {
+            return Exit::Invalid {
+                reason: "the vCPU is not loaded on any CPU".into(),
+            };
+        };
+        match self.pass_gate(cpu, word, on_gate) {
+            Ok(true) => self.after_exit(),
+            Ok(false) => Exit::Event,
+            Err(exit) => exit,
+        }
+    }
+}
+
+impl Drop for VmxVcpu {
+    fn drop(&mut self) {
+        if self.vmcs.is_current() {
+            // The processor must not write to memory that is about to be somebody else's.
+            self.vmcs.clear();
+        }
+        self.shared.vpids.lock().give_back(self.vpid);
+    }
+}
+
+#[cfg(test)]
+#[path = "vcpu_tests.rs"]
+mod tests;

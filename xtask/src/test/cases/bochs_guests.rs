@@ -1,0 +1,200 @@
+//! Guests on Bochs' VMX: the same kernels as on QEMU's SVM, and what is to be seen only where MWAIT and a hypervisor meet.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::GUESTS;
+use crate::{
+    build::GoodEnd,
+    channel::Counters,
+    qemu::exit,
+    test::{case::Case, case::Lab, check, rig::Ran},
+};
+
+const SKYLAKE: &str = "corei7_skylake_x";
+
+pub fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = GUESTS
+        .iter()
+        .map(|&name| Case::bochs(format!("bochs/guests-{name}"), move |lab| alone(lab, name)))
+        .collect();
+    cases.extend([
+        Case::bochs("bochs/guests-one-cpu", one_cpu),
+        Case::bochs("bochs/guests-on-few-cpus", on_few_cpus),
+        Case::bochs("bochs/guests-spin", spin),
+        Case::bochs("bochs/guests-seen-together", seen_together),
+        Case::bochs("bochs/guests-older-vmx", older_vmx),
+        Case::bochs("bochs/no-ept", |lab| {
+            refused(lab, "core2_penryn_t9600", "without EPT")
+        }),
+        Case::bochs("bochs/no-unrestricted-guest", |lab| {
+            refused(lab, "corei5_lynnfield_750", "without unrestricted guest")
+        }),
+    ]);
+    cases
+}
+
+/// Short where a kernel can be: every tick of Bochs is emulated.
+fn shortly(name: &'static str) -> &'static str {
+    match name {
+        "busy" => "busy,cmdline=\"for-ms=300\"",
+        "idle-timer" => "idle-timer,cmdline=\"periods=30\"",
+        "ipi-pair" => "ipi-pair,cmdline=\"rounds=300\"",
+        // Here no emulator doubles an interrupt.
+        "storm" => "storm,cmdline=\"count=2000 rounds=20 doubles=fail\"",
+        name => name,
+    }
+}
+
+fn by_vmx(ran: &Ran) -> Result<()> {
+    let boot = ran.channel().boot().context("no `boot`")?;
+    ensure!(boot.virt.as_deref() == Some("vmx"), "{boot:?}");
+    Ok(())
+}
+
+fn alone(lab: &Lab<'_>, name: &'static str) -> Result<()> {
+    let mut rig = lab.bochs("run", SKYLAKE).guest(shortly(name))?;
+    if lab.context.built.guest(name)?.end == GoodEnd::Never {
+        rig = rig.word("for=1");
+    }
+    let ran = rig.run()?;
+    ran.ok()?.passed(name)?;
+    by_vmx(&ran)
+}
+
+/// Where Bochs has one CPU, it runs other code than where it has several.
+fn one_cpu(lab: &Lab<'_>) -> Result<()> {
+    let ran = lab
+        .bochs("run", SKYLAKE)
+        .cpus(1)
+        .guest("fault")?
+        .guest(shortly("idle-timer"))?
+        .run()?;
+    ran.ok()?.passed("fault")?.passed("idle-timer")?;
+    Ok(())
+}
+
+/// vCPUs that come and go on all CPUs, so that each VMCS moves.
+fn on_few_cpus(lab: &Lab<'_>) -> Result<()> {
+    let ran = lab
+        .bochs("run", SKYLAKE)
+        .guest("smp,vcpus=6")?
+        .guest(shortly("ipi-pair"))?
+        .guest(shortly("idle-timer"))?
+        .run()?;
+    ran.ok()?
+        .passed("smp")?
+        .passed("ipi-pair")?
+        .passed("idle-timer")?;
+    Ok(())
+}
+
+/// A guest that spins with interrupts off has its slice, and no more: Bochs takes no physical interrupt for it, the preemption
+/// timer ends it all the same.
+fn spin(lab: &Lab<'_>) -> Result<()> {
+    let ran = lab
+        .bochs("run", SKYLAKE)
+        .guest("busy,pin=0,cmdline=\"for-ms=60000\"")?
+        .guest("idle-timer,pin=0,cmdline=\"periods=30\"")?
+        .word("for=2")
+        .run()?;
+    ran.ok()?.passed("idle-timer")?;
+    let (busy, other) = (ran.run_ticks("busy")?, ran.run_ticks("idle-timer")?);
+    ensure!(
+        busy > 0 && other > 0,
+        "busy ran for {busy} ticks, idle-timer for {other}"
+    );
+    Ok(())
+}
+
+/// Early interrupts in C1, wakes without IPIs, and vCPUs that wake each other, all in one machine.
+///
+/// An IPI is right where a CPU runs a guest, so it may be that one was needed: machines of different timing are tried.
+fn seen_together(lab: &Lab<'_>) -> Result<()> {
+    let mut ipis_each = Vec::new();
+    for (level, cpus) in [("info", 4), ("info", 5), ("warn", 4)] {
+        let ran = lab
+            .bochs(&format!("{level}-{cpus}"), SKYLAKE)
+            .cpus(cpus)
+            .guest("ipi-pair,cmdline=\"rounds=200\"")?
+            .guest("idle-timer,cmdline=\"periods=20 duty=5\"")?
+            .word("max_cstate=1,0")
+            .word(&format!("loglvl={level}"))
+            .run()?;
+        ran.ok()?.passed("ipi-pair")?.passed("idle-timer")?;
+        by_vmx(&ran)?;
+        let (stores, ipis, irq) = together(&ran)?;
+        ensure!(
+            irq > 0,
+            "the timers that woke CPUs came inside C1, yet no interrupt time is told apart"
+        );
+        if ipis == 0 {
+            ensure!(stores > 0, "nobody was woken by a store");
+            ensure!(
+                level != "info" || ran.console.contains("in table skx"),
+                "the console does not name the table"
+            );
+            return Ok(());
+        }
+        ipis_each.push(ipis);
+    }
+    bail!("physical IPIs in every run: {ipis_each:?}")
+}
+
+/// Stores that woke, IPIs, and the time of handlers in C1, of a machine that sleeps in C1 with interrupts open only.
+fn together(ran: &Ran) -> Result<(u64, u64, u64)> {
+    let (mut stores, mut ipis, mut irq) = (0, 0, 0);
+    for cpu in &ran.last_reading()?.cpus {
+        let counters = &cpu.counters;
+        let c1 = check::state(counters, "C1")?;
+        ensure!(
+            c1.method == "MWAIT+IRQ 0x00" && c1.usage > 0 && c1.residency > 0,
+            "CPU {}: {c1:?}",
+            cpu.cpu
+        );
+        let posts = |kind: &str| counters.posts.get(kind).copied().unwrap_or(0);
+        stores += posts("store");
+        ipis += posts("ipi");
+        irq += c1.irq;
+        let others = asleep_elsewhere(counters);
+        ensure!(others == 0, "CPU {} slept elsewhere too", cpu.cpu);
+    }
+    Ok((stores, ipis, irq))
+}
+
+fn asleep_elsewhere(counters: &Counters) -> u64 {
+    counters
+        .states
+        .iter()
+        .filter(|state| !matches!(state.name.as_str(), "C1" | "POLL"))
+        .map(|state| state.usage)
+        .sum()
+}
+
+/// Processors before Haswell: no PAUSE-loop exiting, no INVPCID, no 1 GiB pages in the second stage.
+fn older_vmx(lab: &Lab<'_>) -> Result<()> {
+    let ran = lab
+        .bochs("run", "corei7_sandy_bridge_2600k")
+        .guest(shortly("idle-timer"))?
+        .guest("fault")?
+        .run()?;
+    ran.ok()?.passed("idle-timer")?.passed("fault")?;
+    let boot = ran.channel().boot().context("no `boot`")?;
+    let why = boot.virt_why.as_deref().unwrap_or_default();
+    ensure!(
+        why.contains("pages up to 2 MiB") && why.contains("without enable INVPCID, PAUSE-loop"),
+        "{why}"
+    );
+    Ok(())
+}
+
+/// The idle part runs, and guests are refused with the reason.
+fn refused(lab: &Lab<'_>, model: &str, why: &str) -> Result<()> {
+    let ran = lab.bochs("guest", model).guest("idle-timer")?.run()?;
+    ran.ended_with("bad-input", exit::BAD_INPUT)?
+        .complains("cpu", &["virtualization", why, "guests cannot run"])?;
+    let ran = lab.bochs("idle", model).word("for=1").run()?;
+    ran.ok()?;
+    let boot = ran.channel().boot().context("no `boot`")?;
+    ensure!(boot.virt.is_none(), "{boot:?}");
+    Ok(())
+}
