@@ -25,19 +25,19 @@ pub struct CStatesArgs {
     /// List the models that have a record, and their tables (also without --model and --file)
     #[arg(long, conflicts_with_all = ["model", "file"])]
     list: bool,
-    /// Who made the CPU
-    #[arg(long, value_enum, default_value_t, conflicts_with = "file")]
-    vendor: Maker,
+    /// Who made the CPU (default intel, or as the file says)
+    #[arg(long, value_enum)]
+    vendor: Option<Maker>,
     /// Its family, the extended family added (default 6; AMD 0x19, Hygon 0x18)
-    #[arg(long, value_parser = number::<u16>, conflicts_with = "file")]
+    #[arg(long, value_parser = number::<u16>)]
     family: Option<u16>,
     /// Its model, the extended model in front
-    #[arg(long, value_parser = number::<u8>, conflicts_with = "file")]
+    #[arg(long, value_parser = number::<u8>)]
     model: Option<u8>,
     /// Its stepping
-    #[arg(long, value_parser = number::<u8>, default_value = "0", conflicts_with = "file")]
-    stepping: u8,
-    /// Raw text of `cpuid -r`: all that CPUID says
+    #[arg(long, value_parser = number::<u8>)]
+    stepping: Option<u8>,
+    /// Raw text of `cpuid -r`: all that CPUID says, but for what other options say
     #[arg(long, value_name = "TEXT")]
     file: Option<PathBuf>,
     /// CPUID leaf 5 EDX: sub-states, four bits a class (default: what the model's table needs)
@@ -82,6 +82,17 @@ enum Maker {
     Amd,
     Hygon,
     Other,
+}
+
+impl Maker {
+    const fn vendor(self) -> Vendor {
+        match self {
+            Self::Intel => Vendor::Intel,
+            Self::Amd => Vendor::Amd,
+            Self::Hygon => Vendor::Hygon,
+            Self::Other => Vendor::Other,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
@@ -162,17 +173,17 @@ fn of_words(args: &CStatesArgs) -> Result<Question> {
     let Some(model) = args.model else {
         bail!("--model is missing");
     };
-    let (vendor, family) = match args.vendor {
-        Maker::Intel => (Vendor::Intel, 6),
-        Maker::Amd => (Vendor::Amd, 0x19),
-        Maker::Hygon => (Vendor::Hygon, 0x18),
-        Maker::Other => (Vendor::Other, 6),
+    let maker = args.vendor.unwrap_or_default();
+    let family = match maker {
+        Maker::Intel | Maker::Other => 6,
+        Maker::Amd => 0x19,
+        Maker::Hygon => 0x18,
     };
     let identity = Identity {
-        vendor,
+        vendor: maker.vendor(),
         family: args.family.unwrap_or(family),
         model,
-        stepping: args.stepping,
+        stepping: args.stepping.unwrap_or(0),
     };
     let cpu = CpuFacts {
         identity,
@@ -232,6 +243,13 @@ fn of_dump(args: &CStatesArgs, text: &str, options: &Options) -> Result<Question
         topology: Topology::from_cpuid(read, &dump.apic_ids()),
         assumed: vec![],
     };
+    let identity = &mut question.cpu.identity;
+    if let Some(maker) = args.vendor {
+        identity.vendor = maker.vendor();
+    }
+    identity.family = args.family.unwrap_or(identity.family);
+    identity.model = args.model.unwrap_or(identity.model);
+    identity.stepping = args.stepping.unwrap_or(identity.stepping);
     if let Some(edx) = args.leaf5_edx {
         question.cpu.mwait.substates = edx;
     }

@@ -26,6 +26,7 @@ mod run;
 mod session;
 mod soak;
 mod test;
+mod trace;
 mod workspace;
 
 /// Build, run, test and measure Lull.
@@ -57,6 +58,8 @@ enum Command {
     Soak(soak::SoakArgs),
     /// Measure, and print figures
     Bench(bench::BenchArgs),
+    /// Record what guests make the CPUs do, for replay
+    Trace(trace::TraceArgs),
     /// Ask which C-states Lull would use on a CPU, and why
     #[command(name = "cstates")]
     CStates(cstates::CStatesArgs),
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Model(args) => model::command(&args),
         Command::Soak(args) => soak::command(&args),
         Command::Bench(args) => bench::command(&args),
+        Command::Trace(args) => trace::command(&args),
         Command::CStates(args) => cstates::command(&args),
     };
     match done {

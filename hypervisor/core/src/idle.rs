@@ -23,6 +23,7 @@ use crate::cstate::{CStateFlags, CStateTable, EntryMethod, StateId};
 use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, StateSet, WakeReason};
 use crate::platform::Platform;
 use crate::residency::CpuAccount;
+use crate::trace::Recorder;
 use crate::units::{Nanos, Ticks};
 use crate::wake::{Events, SleepState, Taken, WakeWord};
 
@@ -70,6 +71,7 @@ pub struct CpuIdle<G> {
     latency_limit: Option<Nanos>,
     disabled: StateSet,
     safe: StateId,
+    recorder: Option<Recorder>,
     /// The last sleep was a poll that nothing has ended.
     polled_in_vain: bool,
 }
@@ -88,6 +90,7 @@ impl<G: Governor> CpuIdle<G> {
             latency_limit: None,
             disabled: StateSet::NONE,
             safe: safe(&table),
+            recorder: None,
             polled_in_vain: false,
         }
     }
@@ -115,6 +118,11 @@ impl<G: Governor> CpuIdle<G> {
     /// Takes states out of the choice, and back into it, from now on.
     pub fn set_disabled(&mut self, disabled: StateSet) {
         self.disabled = disabled;
+    }
+
+    /// Records idle periods from now on.
+    pub fn record(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
     }
 
     /// Does from now on what was asked of this CPU.
@@ -157,6 +165,9 @@ impl<G: Governor> CpuIdle<G> {
         };
         let context = self.after_poll(context);
         let selection = self.governor.select(&context);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.selected(&context, selection.state);
+        }
         let entered = self.allowed(platform, selection.state);
         let method = self.table.state(entered).method;
         let flags = self.table.state(entered).flags;
@@ -308,6 +319,9 @@ impl<G: Governor> CpuIdle<G> {
 
     fn report(&mut self, taken: Taken, outcome: IdleOutcome) -> IdleReport {
         self.governor.reflect(&self.table, &outcome);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.ended(&outcome);
+        }
         IdleReport {
             events: taken.events,
             outcome,

@@ -31,5 +31,6 @@ pub mod residency;
 pub mod sched;
 pub mod sync;
 pub mod timer;
+pub mod trace;
 pub mod units;
 pub mod wake;

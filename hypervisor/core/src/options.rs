@@ -6,6 +6,7 @@
 //!
 //! Called once, at boot, and by `cargo xtask` to check what it is about to hand over.
 
+use crate::governor::LatencyPrice;
 use crate::guests_txt::MAX_LATENCY;
 use crate::units::{CpuId, CpuSet, Micros, TickRate};
 use alloc::format;
@@ -113,6 +114,10 @@ pub struct Options {
     pub idle: IdleMethod,
     /// `governor=`: who chooses the C-state. `None`: the default one.
     pub governor: Option<String>,
+    /// `governor.price=`: at what price Lull's own governor trades energy for wake latency.
+    pub latency_price: LatencyPrice,
+    /// `trace.idle=`: how many idle periods of each CPU are recorded.
+    pub trace_idle: Option<usize>,
     /// `latency=`: the longest exit latency that CPUs may choose. For each CPU the last one counts.
     pub latency: Vec<LatencyLimit>,
     /// The options about C-states.
@@ -155,6 +160,8 @@ impl Default for Options {
             log_level: LogLevel::default(),
             idle: IdleMethod::default(),
             governor: None,
+            latency_price: LatencyPrice::DEFAULT,
+            trace_idle: None,
             latency: Vec::new(),
             cstates: CStateOptions::default(),
             wakes: WakeOptions::default(),

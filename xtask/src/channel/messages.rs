@@ -16,6 +16,7 @@ pub enum Message {
     Guest(GuestEvent),
     Figure(Figure),
     Measure(Measure),
+    IdleTrace(IdleTrace),
     Command(CommandAnswer),
     Timers(Timers),
     Clocks(Clocks),
@@ -32,6 +33,33 @@ pub struct Measure {
     pub name: String,
     pub value: u64,
     pub unit: String,
+}
+
+/// Some of the idle periods that one CPU has recorded.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct IdleTrace {
+    pub cpu: u32,
+    /// The number of the first one here.
+    pub first: u64,
+    /// How many found no room.
+    pub dropped: u64,
+    pub periods: Vec<IdlePeriod>,
+}
+
+/// One idle period.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct IdlePeriod {
+    pub idle_ns: u64,
+    /// To the next deadline at entry, if there was one.
+    pub timer_ns: Option<u64>,
+    /// `T`, `R`, `I` or `N`.
+    pub cause: String,
+    pub busy_ns: u64,
+    /// The first state that was chosen.
+    pub state: String,
+    pub stays: u32,
 }
 
 /// What was found at boot.

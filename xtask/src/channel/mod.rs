@@ -8,7 +8,7 @@ mod tail;
 
 pub use messages::{
     AcpiCst, Boot, Clocks, CommandAnswer, Counters, CpuCounters, CstEntry, Cstates, End, Figure,
-    GuestEvent, Message, Problem, State, Timers,
+    GuestEvent, IdlePeriod, IdleTrace, Message, Problem, State, Timers,
 };
 pub use tail::Tail;
 
@@ -101,6 +101,17 @@ impl Channel {
         self.messages.iter().filter_map(|message| {
             if let Message::Guest(guest) = message {
                 Some(guest)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// Every part of a recording of idle periods.
+    pub fn idle_traces(&self) -> impl Iterator<Item = &IdleTrace> {
+        self.messages.iter().filter_map(|message| {
+            if let Message::IdleTrace(part) = message {
+                Some(part)
             } else {
                 None
             }

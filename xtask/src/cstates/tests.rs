@@ -150,6 +150,38 @@ fn the_text_of_the_cpuid_program_is_understood() {
 }
 
 #[test]
+fn options_override_the_text() {
+    let words =
+        "--vendor intel --model 0x55 --leaf5-edx 0x20 --pkg-limit 0 --nonstop-tsc=no --stepping 7";
+    let words = std::iter::once("cstates").chain(words.split_whitespace());
+    let args = Cli::try_parse_from(words).unwrap().args;
+    let question = of_dump(&args, DUMP, &Options::default()).unwrap();
+    assert_eq!(question.cpu.identity.to_string(), "Intel 06_55 stepping 7");
+    assert_eq!(question.cpu.mwait.substates, 0x20);
+    assert!(!question.cpu.nonstop_tsc);
+
+    let words = [
+        "cstates", "--vendor", "amd", "--family", "0x19", "--model", "0x11",
+    ];
+    let args = Cli::try_parse_from(words).unwrap().args;
+    let question = of_dump(&args, DUMP, &Options::default()).unwrap();
+    assert_eq!(question.cpu.identity.to_string(), "AMD 19_11 stepping 4");
+}
+
+#[test]
+fn amd_and_hygon_can_be_asked_about() {
+    for (vendor, family) in [("amd", 0x17), ("amd", 0x19), ("amd", 0x1A), ("hygon", 0x18)] {
+        let answer = json(&format!("--vendor {vendor} --family {family:#x} --model 1"));
+        let names = used(&answer);
+        assert!(
+            names[0].starts_with("C1 MWAIT 0x00"),
+            "{family:x}: {names:?}"
+        );
+        assert!(names[1].starts_with("C2 HLT"), "{family:x}: {names:?}");
+    }
+}
+
+#[test]
 fn text_of_something_else_is_refused() {
     for text in [
         "",

@@ -1,8 +1,8 @@
 //! Every governor there is, chosen by name at run time without dynamic dispatch.
 
 use super::{
-    DeepestFit, Governor, HaltPoll, IdleContext, IdleOutcome, Ladder, Lull, Menu, MenuXen,
-    Selection, Teo, Tick,
+    DeepestFit, Governor, HaltPoll, IdleContext, IdleOutcome, Ladder, LatencyPrice, Lull, Menu,
+    MenuXen, Selection, Teo, Tick,
 };
 use crate::cstate::CStateTable;
 
@@ -59,6 +59,14 @@ impl AnyGovernor {
             "deepest-fit" => Self::DeepestFit(DeepestFit),
             _ => return None,
         })
+    }
+
+    /// The same governor, trading energy for latency at this price, if it is one that does.
+    pub fn at_price(self, price: LatencyPrice) -> Self {
+        match self {
+            Self::Lull(_) => Self::Lull(Lull::new(price)),
+            other => other,
+        }
     }
 }
 
@@ -134,6 +142,37 @@ mod tests {
         }
         assert!(AnyGovernor::by_name("Lull").is_none());
         assert_eq!(AnyGovernor::default().name(), AnyGovernor::NAMES[0]);
+    }
+
+    #[test]
+    fn a_price_changes_what_lull_chooses_and_nobody_else() {
+        let table = table(&[(2, 2), (10, 20), (133, 600)], true);
+        let context = IdleContext {
+            table: &table,
+            sleep_length: Some(Nanos::new(800_000)),
+            latency_limit: None,
+            disabled: StateSet::NONE,
+            now: Nanos::ZERO,
+        };
+        let choice = |name, price| {
+            let governor = AnyGovernor::by_name(name).unwrap();
+            let mut governor = governor.at_price(LatencyPrice(price));
+            // Nothing but timers, so that its own plans are known to be right.
+            for _ in 0..40 {
+                let selection = governor.select(&context);
+                let slept = IdleOutcome::Slept {
+                    requested: selection.state,
+                    entered: selection.state,
+                    residency: Nanos::new(800_000),
+                    irq: Nanos::ZERO,
+                    wake: WakeReason::Timer,
+                };
+                governor.reflect(&table, &slept);
+            }
+            governor.select(&context).state.index()
+        };
+        assert_eq!([choice("lull", 0), choice("lull", 4096)], [3, 2]);
+        assert_eq!([choice("menu", 0), choice("menu", 4096)], [3, 3]);
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //! - **A stay can have a limit.** "C1 for 90 us, and C6 if nothing came by then" is a plan. A wrong guess that the sleep
 //!   is short costs one early wake, not the rest of a long sleep in a shallow state.
 //! - **Hindsight is complete.** After a sleep its length is known, hence also what any plan would have cost. There are
-//!   several views of the past ([`views`]); in each idle period the one that is followed is compared with another, and
-//!   gives way to one whose plans would clearly have cost less.
+//!   several views of the past, and TEO ([`views`]); in each idle period the one that is followed is compared with
+//!   another, and gives way to one whose plans would clearly have cost less. So a trace on which one state is right each
+//!   time costs no more than with TEO, and elsewhere what TEO does is soon left behind.
 //! - **There is always a way out.** A state that is too shallow for a long sleep has a limit, if behind all known wakes.
 //!
 //! A decision takes about 1 us, ten times as long as one of menu, and half of that where sleeps are short; plans do not
@@ -19,6 +20,7 @@
 //!
 //! Aborted and refused entries teach nothing, and time in interrupt handlers is not part of a sleep.
 
+use super::moment::Stay;
 use super::{Governor, IdleContext, IdleOutcome, Selection, WakeReason};
 use crate::cstate::CStateTable;
 use crate::units::Nanos;
@@ -29,7 +31,6 @@ mod plan;
 mod views;
 
 use arrivals::Ended;
-use costs::Costs;
 pub use costs::LatencyPrice;
 use views::Views;
 
@@ -74,16 +75,15 @@ impl Governor for Lull {
     }
 
     fn select(&mut self, context: &IdleContext<'_>) -> Selection {
-        let costs = Costs::new(context, self.price);
         let to_timer = context.sleep_length.map_or(u64::MAX, Nanos::get);
         self.asked_at = context.now.get();
         let plan = if self.sleeping {
-            self.views.again(&costs, self.slept, to_timer)
+            self.views.again(context, self.price, self.slept, to_timer)
         } else {
             self.sleeping = true;
             self.slept = 0;
             let busy = self.asked_at.saturating_sub(self.woken_at);
-            self.views.plan(&costs, to_timer, busy)
+            self.views.plan(context, self.price, to_timer, busy)
         };
         Selection {
             state: context.nearest(plan.state),
@@ -115,7 +115,9 @@ impl Governor for Lull {
         };
         self.sleeping = false;
         self.woken_at = self.asked_at.saturating_add(residency);
-        self.views.learn(self.slept, ended);
+        let whole = Nanos::new(self.slept.saturating_add(exit.get()));
+        self.views
+            .learn(self.slept, ended, Stay::new(table, entered, whole, wake));
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     AccountFault, Crash, EarlyIrq, ExitPort, IdleMethod, IpiFence, LatencyLimit, LogLevel, Options,
     Seconds, WakeTest, number,
 };
-use crate::governor::AnyGovernor;
+use crate::governor::{AnyGovernor, LatencyPrice};
 use crate::units::{CpuId, MAX_CPUS, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -63,7 +63,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 35] = [
+pub const OPTIONS: [OptionSpec; 37] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -112,6 +112,24 @@ pub const OPTIONS: [OptionSpec; 35] = [
                 return Err(format!("no such governor: there are {names}"));
             }
             options.governor = Some(value.to_string());
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "governor.price",
+        "PRICE from 0 to 100",
+        "lull: what a microsecond of added wake latency is worth, in microseconds of a busy core's energy (default 0.5)",
+        |options, value| {
+            options.latency_price = LatencyPrice::parse(value)?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "trace.idle",
+        "N from 1 to 1000000",
+        "record the first N idle periods of each CPU, and write them to the machine channel at the end",
+        |options, value| {
+            options.trace_idle = usize::try_from(number(value, 1..=1_000_000)?).ok();
             Ok(())
         },
     ),

@@ -18,7 +18,7 @@ fn an_empty_line_gives_the_defaults() {
 #[test]
 fn every_option_reaches_its_field() {
     let options = clean(
-        "loglvl=debug idle=hlt governor=menu latency=20:1-3 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
+        "loglvl=debug idle=hlt governor=menu latency=20:1-3 governor.price=2 trace.idle=1000 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
          ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.tsc=stops test.timers=500 test.uptime=7 test.absent-ap=3 test.crash=stack \
          wake.ipiless=off wake.notify=off ipi.fence=full test.wakes=soak test.seed=7",
     );
@@ -26,6 +26,8 @@ fn every_option_reaches_its_field() {
         log_level: LogLevel::Debug,
         idle: IdleMethod::Halt,
         governor: Some("menu".to_string()),
+        latency_price: crate::governor::LatencyPrice(2048),
+        trace_idle: Some(1000),
         latency: std::vec![LatencyLimit {
             limit: Micros::new(20),
             cpus: CpuSet::inclusive(1, 3),
@@ -254,6 +256,39 @@ fn a_governor_must_be_one_that_there_is() {
             .starts_with("no such governor: there are lull")
     );
     assert_eq!(Options::parse("governor=").1[0].why, "no name");
+}
+
+#[test]
+fn a_price_is_a_decimal_number_up_to_a_hundred() {
+    use crate::governor::LatencyPrice;
+    for (text, price) in [
+        ("0.5", 512),
+        ("2", 2048),
+        ("0", 0),
+        ("0.1", 102),
+        ("100", 102_400),
+        ("1.001", 1025),
+    ] {
+        let options = clean(&format!("governor.price={text}"));
+        assert_eq!(options.latency_price, LatencyPrice(price), "{text}");
+    }
+    assert_eq!(clean("").latency_price, LatencyPrice(512));
+    let format = "not a number like 0.5, with at most three digits on each side";
+    for (text, why) in [
+        ("", "has no value"),
+        ("100.001", "over 100"),
+        ("1.", format),
+        (".5", format),
+        ("-1", format),
+        ("0.1234", format),
+        ("1e3", format),
+        ("0.5x", format),
+        ("9999", format),
+    ] {
+        let (options, problems) = Options::parse(&format!("governor.price={text}"));
+        assert_eq!(problems[0].why, why, "{text}");
+        assert_eq!(options.latency_price, LatencyPrice::DEFAULT);
+    }
 }
 
 #[test]

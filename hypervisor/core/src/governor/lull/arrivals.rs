@@ -37,100 +37,161 @@ pub(super) enum Ended {
 }
 
 /// Ageing counts of sleeps, by length.
+///
+/// Only ratios of counts mean anything. So older sleeps are not made lighter with each new one, which would take a pass
+/// over all bins; each new one is a little heavier instead, and now and then all are scaled down.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrivals {
-    events: [u16; BINS],
-    timers: [u16; BINS],
+    events: [u32; BINS],
+    timers: [u32; BINS],
+    /// The bins in which there is anything, a bit for each.
+    used: u64,
+    total: u32,
+    /// What the next sleep weighs.
+    step: u32,
 }
+
+/// What the first sleep weighs. A part in 2^8 of it must be a number.
+const FIRST_STEP: u32 = 1 << 12;
+/// At this weight everything is scaled down. With a memory of 2^8 the total stays below 2^29.
+const SCALED_BITS: u32 = 8;
 
 impl Arrivals {
     pub const NONE: Self = Self {
         events: [0; BINS],
         timers: [0; BINS],
+        used: 0,
+        total: 0,
+        step: FIRST_STEP,
     };
 
     /// What is assumed before anything is known: about as much comes in each bin as in any other. Worth four sleeps.
-    pub const fn unknown(memory: u32) -> Self {
-        Self {
-            events: [step(memory) / 8; BINS],
-            timers: [0; BINS],
-        }
-    }
+    pub const UNKNOWN: Self = Self {
+        events: [FIRST_STEP / 8; BINS],
+        used: (1 << BINS) - 1,
+        total: FIRST_STEP / 8 * BINS as u32,
+        ..Self::NONE
+    };
 
-    /// Adds a sleep; older ones lose one part in 2^`memory`.
+    /// Adds a sleep; against it older ones lose one part in 2^`memory`.
     pub fn add(&mut self, bin: usize, ended: Ended, memory: u32) {
-        for count in self.events.iter_mut().chain(&mut self.timers) {
-            *count -= (*count >> memory) + u16::from(*count != 0 && *count >> memory == 0);
-        }
         let counts = match ended {
             Ended::Event => &mut self.events,
             Ended::Timer => &mut self.timers,
         };
-        // With the ageing, the sum of all stays below 65 536.
-        if let Some(count) = counts.get_mut(bin) {
-            *count = count.saturating_add(step(memory));
+        let Some(count) = counts.get_mut(bin) else {
+            return;
+        };
+        *count += self.step;
+        self.total += self.step;
+        self.used |= 1 << bin;
+        self.step += self.step >> memory;
+        if self.step >= FIRST_STEP << SCALED_BITS {
+            self.scale_down();
         }
     }
 
-    /// Is there anything that says what comes after so long a sleep?
-    pub fn weight(&self) -> u32 {
-        let all = self.events.iter().chain(&self.timers);
-        all.map(|&count| u32::from(count)).sum()
+    fn scale_down(&mut self) {
+        self.step >>= SCALED_BITS;
+        self.used = 0;
+        self.total = 0;
+        let bins = self.events.iter_mut().zip(&mut self.timers);
+        for (bin, (events, timers)) in bins.enumerate() {
+            *events >>= SCALED_BITS;
+            *timers >>= SCALED_BITS;
+            self.total += *events + *timers;
+            self.used |= u64::from(*events + *timers > 0) << bin;
+        }
     }
 
-    /// How likely it is that nothing has come yet, from `from` on, by bin edge.
+    /// Is there anything that says what comes after so long a sleep: an eighth of what can be remembered?
+    pub fn is_known(&self, memory: u32) -> bool {
+        self.total >= self.step << memory >> 3
+    }
+
+    /// How likely it is that nothing has come yet, from `from` on.
     pub fn survival(&self, from: u64) -> Survival {
         let first = bin_of(from);
-        let mut at_risk: u32 = (first..BINS)
-            .map(|bin| u32::from(self.events[bin]) + u32::from(self.timers[bin]))
-            .sum();
+        let bins = || ones(self.used & (u64::MAX << first));
+        let in_bin = |bin: usize| (self.events[bin], self.timers[bin]);
+        let mut at_risk = match first {
+            0 => self.total,
+            _ => bins().map(|bin| in_bin(bin).0 + in_bin(bin).1).sum(),
+        };
         let mut survival = Survival {
             from,
-            first,
-            at_edge: [ONE as u32; BINS + 1],
-            known: 0,
+            drops: [Drop::NONE; BINS],
+            count: 0,
         };
-        let mut left = ONE as u32;
-        for bin in first..BINS {
-            let (events, timers) = (u32::from(self.events[bin]), u32::from(self.timers[bin]));
+        let mut left = ONE;
+        for bin in bins() {
+            let (events, timers) = in_bin(bin);
             if events > 0 {
+                let before = left;
                 // Those that the timer cut off inside the bin were exposed to half of it.
-                let exposed = at_risk - timers / 2;
-                // `left` is at most 2^16, `events` below that: their product fits, save for both at their largest.
-                left -= left.saturating_mul(events) / exposed.max(events);
-                survival.known |= 1 << (bin + 1);
+                let exposed = (at_risk - timers / 2).max(events);
+                left -= left * u64::from(events) / u64::from(exposed);
+                survival.drops[survival.count] = Drop {
+                    bin,
+                    before,
+                    after: left,
+                };
+                survival.count += 1;
             }
             at_risk -= events + timers;
-            survival.at_edge[bin + 1] = left;
         }
         survival
     }
 }
 
-/// What one sleep adds.
-const fn step(memory: u32) -> u16 {
-    1 << (15 - memory)
+/// The numbers of the bits that are set, in order.
+fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let next = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(next)
+    })
 }
 
-/// How likely a sleep is to go on, given that it has lasted until `from`.
+/// A bin in which events came, and the probability, in units of [`ONE`], that a sleep goes on before and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Drop {
+    pub bin: usize,
+    pub before: u64,
+    pub after: u64,
+}
+
+impl Drop {
+    const NONE: Self = Self {
+        bin: 0,
+        before: 0,
+        after: 0,
+    };
+
+    /// A time by which something has happened, in ns.
+    pub fn end(&self) -> u64 {
+        EDGES[self.bin + 1]
+    }
+}
+
+/// How likely a sleep is to go on, given that it has lasted until `from`. Between drops it is as likely as after the
+/// last one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Survival {
     pub from: u64,
-    /// The bin that `from` is in.
-    pub first: usize,
-    /// At the lower edge of each bin, in units of [`ONE`].
-    pub at_edge: [u32; BINS + 1],
-    /// The upper edges of bins in which events came, a bit for each: times by which something has happened.
-    pub known: u64,
+    drops: [Drop; BINS],
+    count: usize,
 }
 
 impl Survival {
-    /// The time that hardly any sleep has outlasted lately; `None` if there is no such time.
-    pub fn horizon(&self) -> Option<u64> {
-        let edges = self.at_edge.iter().zip(EDGES).skip(self.first + 1);
-        edges
-            .filter(|(left, _)| u64::from(**left) <= ONE / 64)
-            .map(|(_, edge)| edge)
-            .next()
+    /// In order.
+    pub fn drops(&self) -> &[Drop] {
+        &self.drops[..self.count]
+    }
+
+    /// The time that hardly any sleep has outlasted lately; the end of time if there is none.
+    pub fn horizon(&self) -> u64 {
+        let outlasted = self.drops().iter().find(|drop| drop.after <= ONE / 64);
+        outlasted.map_or(u64::MAX, Drop::end)
     }
 }

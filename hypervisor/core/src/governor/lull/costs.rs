@@ -5,26 +5,62 @@
 //! follows from that. The powers assumed are coarse: what matters for choices is where lines cross, and the tables say
 //! that.
 
-use crate::cstate::{EntryMethod, MAX_STATES};
+use crate::cstate::{CState, CStateTable, EntryMethod, MAX_STATES};
 use crate::governor::IdleContext;
+use crate::units::Micros;
+use alloc::format;
+use alloc::string::{String, ToString};
 
 /// How much energy a microsecond of wake latency is worth: in 1/1024 of what a busy CPU uses in a microsecond.
+///
+/// A matter of taste and of what runs there, so it is an option (`governor.price=`). At 0.1 deep states are used as soon as
+/// they save energy; at 2 only for sleeps that are much longer than their target residency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatencyPrice(pub u32);
 
 impl LatencyPrice {
-    /// The price that Lull's constants were judged with.
-    pub const DEFAULT: Self = Self(160);
+    /// Half of what a busy CPU uses.
+    pub const DEFAULT: Self = Self(512);
+    /// The highest that can be written.
+    const MAX: u64 = 100;
+
+    /// Reads a decimal number from 0 to 100, with up to three digits behind the point.
+    ///
+    /// # Errors
+    /// What it is instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let digits = |text: &str, most: usize| {
+            let all = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            (all && text.len() <= most)
+                .then(|| text.parse::<u64>().ok())
+                .flatten()
+        };
+        let (whole, parts) = text.split_once('.').unwrap_or((text, "0"));
+        let thousandths = digits(whole, 3).zip(digits(parts, 3)).map(|(whole, part)| {
+            let scale = [100, 10, 1].get(parts.len() - 1).copied().unwrap_or(1);
+            whole * 1000 + part * scale
+        });
+        match thousandths {
+            None if text.is_empty() => Err("has no value".to_string()),
+            None => {
+                Err("not a number like 0.5, with at most three digits on each side".to_string())
+            }
+            Some(price) if price > Self::MAX * 1000 => Err(format!("over {}", Self::MAX)),
+            Some(price) => Ok(Self((price * 1024 / 1000) as u32)),
+        }
+    }
 }
 
 /// The unit of power: what POLL uses.
 pub(super) const FULL: u64 = 1024;
 /// The first state that stops the clock of the core.
-const FIRST: u64 = 410;
+const FIRST: u64 = 464;
 /// What an early wake costs: a timer interrupt, and another decision.
 pub(super) const RECHECK: u64 = 1_500;
+/// Sleeps from this on, in ns, are worth any state: 1 s.
+const LONG: u64 = 1_000_000_000;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct StateCost {
     /// Entry and exit, in ns of full power.
     pub transition: u64,
@@ -33,22 +69,49 @@ pub(super) struct StateCost {
     /// In units of 1 / [`FULL`].
     pub power: u64,
     pub admitted: bool,
+    /// What the above was worked out from.
+    exit_latency: Micros,
+    target_residency: Micros,
+    polls: bool,
 }
 
-/// What a state with this target residency, in ns, is assumed to use.
+impl StateCost {
+    const NONE: Self = Self {
+        transition: 0,
+        latency: 0,
+        power: 0,
+        admitted: false,
+        exit_latency: Micros::ZERO,
+        target_residency: Micros::ZERO,
+        polls: false,
+    };
+
+    /// How long a sleep must be, in ns, for a deeper state to cost less than this one.
+    pub fn crosses(&self, deeper: &Self) -> u64 {
+        let more =
+            (deeper.transition + deeper.latency).saturating_sub(self.transition + self.latency);
+        more.saturating_mul(FULL) / self.power.saturating_sub(deeper.power).max(1)
+    }
+}
+
+/// What a state is assumed to use, by the geometric mean of its target residency and exit latency, both in ns: neither
+/// alone tells apart all states of a table.
 ///
-/// [`FIRST`] up to 2 us; an eighth less with each doubling up to 64 us, where clocks stop and voltage falls; five
-/// sixteenths less with each doubling from there, where caches and power planes are switched off.
-fn assumed_power(residency: u64) -> u64 {
+/// [`FIRST`] up to 2 us; an eighth less with each doubling up to 64 us, where clocks stop and voltage falls. In the
+/// doubling from there, in which caches are flushed and cores lose their power, 9 parts of 16 less; then a quarter less
+/// with each, and from 1 ms on, where the package follows, 11 parts of 16.
+fn assumed_power(residency: u64, latency: u64) -> u64 {
+    let depth = residency.saturating_mul(latency).isqrt();
     let (mut power, mut at) = (FIRST, 2_000);
-    while at < residency {
-        let next = if at < 64_000 {
-            power * 7 / 8
-        } else {
-            power * 11 / 16
+    while at < depth {
+        let next = match at {
+            ..64_000 => power * 14 / 16,
+            64_000..128_000 => power * 7 / 16,
+            128_000..1_024_000 => power * 12 / 16,
+            _ => power * 5 / 16,
         };
-        if residency - at < at {
-            return power - (power - next) * (residency - at) / at;
+        if depth - at < at {
+            return power - (power - next) * (depth - at) / at;
         }
         power = next;
         at *= 2;
@@ -56,36 +119,69 @@ fn assumed_power(residency: u64) -> u64 {
     power
 }
 
+/// What a state uses at most, in 16ths of what the next shallower one does.
+fn least_saving(residency: u64) -> u64 {
+    if residency < 64_000 { 11 } else { 15 }
+}
+
 /// All states of a table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Costs {
     states: [StateCost; MAX_STATES],
     count: usize,
+    price: LatencyPrice,
 }
 
 impl Costs {
-    pub fn new(context: &IdleContext<'_>, price: LatencyPrice) -> Self {
-        let mut states = [StateCost::default(); MAX_STATES];
+    pub const NONE: Self = Self {
+        states: [StateCost::NONE; MAX_STATES],
+        count: 0,
+        price: LatencyPrice(0),
+    };
+
+    /// Makes these the costs of the context's table, and its limits. The figures are worked out only if they are new.
+    pub fn update(&mut self, context: &IdleContext<'_>, price: LatencyPrice) {
+        let same = |cost: &StateCost, state: &CState| {
+            cost.exit_latency == state.exit_latency
+                && cost.target_residency == state.target_residency
+                && cost.polls == (state.method == EntryMethod::Poll)
+        };
+        let states = || context.table.iter().zip(&self.states);
+        let known = self.count == context.table.count()
+            && self.price == price
+            && states().all(|((_, state), cost)| same(cost, state));
+        if !known {
+            self.work_out(context.table, price);
+        }
+        for ((id, _), cost) in context.table.iter().zip(&mut self.states) {
+            cost.admitted = context.admits(id);
+        }
+    }
+
+    fn work_out(&mut self, table: &CStateTable, price: LatencyPrice) {
+        self.count = table.count();
+        self.price = price;
         let (mut transition, mut power) = (0, FULL);
-        for ((id, state), cost) in context.table.iter().zip(&mut states) {
+        for ((_, state), cost) in table.iter().zip(&mut self.states) {
             let residency = state.target_residency.to_nanos().get();
-            let deeper = match state.method {
-                EntryMethod::Poll => FULL,
-                _ => assumed_power(residency).min(power * 5 / 8),
+            let latency = state.exit_latency.to_nanos().get();
+            let polls = state.method == EntryMethod::Poll;
+            let deeper = if polls {
+                FULL
+            } else {
+                assumed_power(residency, latency).min(power * least_saving(residency) / 16)
             };
             transition += residency.saturating_mul(power - deeper) / FULL;
             power = deeper;
-            let latency = state.exit_latency.to_nanos().get();
             *cost = StateCost {
                 transition,
                 latency: latency.saturating_mul(u64::from(price.0)) / FULL,
                 power,
-                admitted: context.admits(id),
+                admitted: true,
+                exit_latency: state.exit_latency,
+                target_residency: state.target_residency,
+                polls,
             };
-        }
-        Self {
-            states,
-            count: context.table.count(),
         }
     }
 
@@ -93,6 +189,23 @@ impl Costs {
     pub fn admitted(&self) -> impl Iterator<Item = (usize, &StateCost)> + Clone {
         let all = self.states.iter().enumerate().take(self.count);
         all.filter(|(_, cost)| cost.admitted)
+    }
+
+    /// The shallowest state that uses less than polling does, should the deadline end the sleep.
+    pub fn shallowest_worth(&self, to_timer: u64) -> usize {
+        let time = to_timer.min(LONG);
+        let used = |cost: &StateCost| cost.transition + cost.power * time / FULL;
+        self.admitted()
+            .find(|(_, cost)| used(cost) < time)
+            .map_or(0, |(state, _)| state)
+    }
+
+    /// Is this the deepest state that may be chosen, and worth it from so short a sleep on, in ns?
+    pub fn is_deepest(&self, state: usize, at_most: u64) -> bool {
+        let last = self.admitted().last();
+        last.is_some_and(|(deepest, cost)| {
+            deepest == state && cost.target_residency.to_nanos().get() <= at_most
+        })
     }
 
     pub fn get(&self, state: usize) -> &StateCost {

@@ -9,6 +9,12 @@ const FAR: u64 = 20_000_000_000;
 /// A limit must be worth setting a timer for, in ns.
 const SHORTEST: u64 = 4_000;
 
+/// Costs that differ by less than this part, in two to the power of it, are alike.
+const ALIKE: u32 = 6;
+
+/// A plan with a limit must be cheaper by this part, in two to the power of it: it rests on more guesses.
+const WORTH: u32 = 7;
+
 /// How much longer than nearly all known sleeps one must last to be taken for one of another kind.
 const WAY_OUT: u64 = 4;
 
@@ -34,38 +40,36 @@ impl Plan {
     pub fn cheapest(costs: &Costs, survival: &Survival, to_timer: u64) -> Self {
         let from = survival.from;
         let end = from.saturating_add(to_timer.min(FAR));
+        let drops = survival.drops();
 
-        // The expected time slept from `from` to each edge, and in all.
-        let mut slept = [0_u64; BINS + 1];
-        let mut expected = 0;
-        let mut at = from;
-        let mut usable = survival.first;
-        for bin in survival.first..BINS {
-            let edge = EDGES[bin + 1];
-            let (now, next) = (
-                u64::from(survival.at_edge[bin]),
-                u64::from(survival.at_edge[bin + 1]),
-            );
-            let upto = edge.min(end);
-            expected += (upto - at.min(upto)) * (now + next) / (2 * ONE);
-            at = upto;
-            if edge >= end {
+        // The expected time slept from `from` to the end of each drop, and in all.
+        let mut slept = [0_u64; BINS];
+        let (mut expected, mut at, mut left) = (0, from, ONE);
+        let mut usable = 0;
+        for (drop, slept) in drops.iter().zip(&mut slept) {
+            let begins = EDGES[drop.bin].max(at);
+            if begins >= end {
                 break;
             }
-            slept[bin + 1] = expected;
-            usable = bin + 1;
+            expected += (begins - at) * left / ONE;
+            at = drop.end().min(end);
+            expected += (at - begins) * (drop.before + drop.after) / (2 * ONE);
+            left = drop.after;
+            if at == end {
+                break;
+            }
+            *slept = expected;
+            usable += 1;
         }
-        if at < end {
-            expected += (end - at) * u64::from(survival.at_edge[BINS]) / ONE;
-        }
+        expected += (end - at) * left / ONE;
 
         let mut best = Self::NONE;
         let mut least = u64::MAX;
         for (state, cost) in costs.admitted() {
             let total = cost.transition + cost.latency + cost.power * expected / FULL;
-            // Deeper at the same cost: cheaper, should it take longer than expected.
-            if total <= least {
-                least = total;
+            // Deeper at about the same cost: cheaper, should it take longer than expected.
+            if total <= least.saturating_add(least >> ALIKE) {
+                least = least.min(total);
                 best = Self {
                     state,
                     limit: None,
@@ -74,14 +78,14 @@ impl Plan {
             }
         }
 
-        for edge in survival.first + 1..=usable {
-            let left = u64::from(survival.at_edge[edge]);
-            let gone = ONE - left;
-            let known = survival.known & (1 << edge) != 0;
-            if !known || EDGES[edge] < from + SHORTEST {
+        least -= least >> WORTH;
+        for (drop, &slept) in drops.iter().zip(&slept).take(usable) {
+            if drop.end() < from + SHORTEST {
                 continue;
             }
-            let rest = expected - slept[edge].min(expected);
+            let left = drop.after;
+            let gone = ONE - left;
+            let rest = expected.saturating_sub(slept);
             let mut cheapest_rest: Option<(u64, usize)> = None;
             for (state, cost) in costs.admitted() {
                 let total =
@@ -97,47 +101,65 @@ impl Plan {
             for (state, cost) in costs.admitted().take_while(|(state, _)| *state < then) {
                 let total = cost.transition
                     + cost.latency * gone / ONE
-                    + cost.power * slept[edge] / FULL
+                    + cost.power * slept / FULL
                     + recheck;
                 if total < least {
                     least = total;
                     best = Self {
                         state,
-                        limit: Some(EDGES[edge] - from),
+                        limit: Some(drop.end() - from),
                         then,
                     };
                 }
             }
         }
-        best.with_way_out(costs, survival, end)
+        best
     }
 
-    /// Limits a stay that would be too shallow for a sleep of a kind not seen lately.
+    /// Limits a stay that would be too shallow for a sleep of a kind not seen lately, which has lasted until `from`.
     ///
     /// A long sleep would otherwise be spent in a shallow state to its end, however long that is. The limit is far behind
-    /// all known wakes, so that it is hardly ever reached.
-    fn with_way_out(self, costs: &Costs, survival: &Survival, end: u64) -> Self {
-        let Some(horizon) = survival.horizon().filter(|_| self.limit.is_none()) else {
+    /// the `horizon`, which hardly any sleep outlasts, so that it is hardly ever reached. Without one, it is at the time
+    /// from which on the deeper state would have been the better choice: whatever comes, that costs at most twice of what
+    /// was needed.
+    pub fn with_way_out(
+        self,
+        costs: &Costs,
+        horizon: Option<u64>,
+        from: u64,
+        to_timer: u64,
+    ) -> Self {
+        if self.limit.is_some() {
             return self;
-        };
-        let limit_at = horizon.saturating_mul(WAY_OUT);
-        let rest = end.saturating_sub(limit_at);
-        let then = costs
+        }
+        let far = horizon.map(|horizon| horizon.saturating_mul(WAY_OUT));
+        let end = from.saturating_add(to_timer.min(FAR));
+        let rest = end.saturating_sub(far.unwrap_or(from));
+        let deeper = costs
             .admitted()
             .min_by_key(|(_, cost)| cost.transition + cost.latency + cost.power * rest / FULL);
-        match then {
+        let Some((then, deeper)) = deeper.filter(|(then, _)| *then > self.state) else {
+            return self;
+        };
+        let limit = match far {
             // It has lasted longer than that already: spurious wakes cut it in pieces.
-            Some((then, _)) if then > self.state && limit_at <= survival.from => Self {
-                state: then,
-                limit: None,
-                then,
-            },
-            Some((then, _)) if then > self.state => Self {
-                limit: Some(limit_at - survival.from),
-                then,
-                ..self
-            },
-            _ => self,
+            Some(far) if far <= from => {
+                return Self {
+                    state: then,
+                    limit: None,
+                    then,
+                };
+            }
+            Some(far) => far - from,
+            None => costs.get(self.state).crosses(deeper),
+        };
+        if limit >= to_timer {
+            return self;
+        }
+        Self {
+            limit: Some(limit.max(SHORTEST)),
+            then,
+            ..self
         }
     }
 

@@ -1,6 +1,7 @@
 //! What Lull's governor learns, and what it makes of that.
 
-use super::arrivals::{Arrivals, BINS, EDGES, ONE, bin_of};
+use super::arrivals::{Arrivals, BINS, EDGES, Ended, ONE, bin_of};
+use super::costs::Costs;
 use super::plan::Plan;
 use super::*;
 use crate::cstate::{CState, CStateFlags, EntryMethod, StateId};
@@ -110,23 +111,59 @@ fn aborted_and_refused_entries_teach_nothing() {
     assert_eq!(lull.select(&far), before);
 }
 
+/// How likely a sleep is to outlast this time.
+fn left(arrivals: &Arrivals, from: u64) -> u64 {
+    let survival = arrivals.survival(from);
+    survival.drops().last().map_or(ONE, |drop| drop.after)
+}
+
 #[test]
 fn survival_takes_timers_for_what_they_are() {
     let mut arrivals = Arrivals::NONE;
     for _ in 0..50 {
         arrivals.add(bin_of(100_000), Ended::Timer, 4);
     }
-    assert_eq!(arrivals.survival(0).at_edge[BINS], ONE as u32);
+    assert_eq!(left(&arrivals, 0), ONE);
     for _ in 0..50 {
         arrivals.add(bin_of(3_000), Ended::Event, 4);
         arrivals.add(bin_of(100_000), Ended::Timer, 4);
     }
     let survival = arrivals.survival(0);
-    assert_eq!(survival.at_edge[bin_of(3_000)], ONE as u32);
-    let half = survival.at_edge[bin_of(3_000) + 1];
-    assert!((28_000..38_000).contains(&half), "{half}");
+    let [drop] = *survival.drops() else {
+        panic!("{survival:?}");
+    };
+    assert_eq!((drop.bin, drop.before), (bin_of(3_000), ONE));
+    assert!((28_000..38_000).contains(&drop.after), "{drop:?}");
     // Once past it, nothing is left that could come.
-    assert_eq!(arrivals.survival(10_000).at_edge[BINS], ONE as u32);
+    assert_eq!(left(&arrivals, 10_000), ONE);
+}
+
+#[test]
+fn what_is_old_counts_for_less_and_then_for_nothing() {
+    let mut arrivals = Arrivals::NONE;
+    assert!(!arrivals.is_known(4) && !arrivals.is_known(8));
+    arrivals.add(bin_of(3_000), Ended::Event, 4);
+    arrivals.add(bin_of(3_000), Ended::Event, 4);
+    arrivals.add(bin_of(3_000), Ended::Event, 4);
+    assert!(arrivals.is_known(4));
+    let after = |arrivals: &Arrivals| arrivals.survival(0).drops()[0].after;
+    for _ in 0..16 {
+        arrivals.add(bin_of(100_000), Ended::Event, 4);
+    }
+    // Three sleeps that have lost 16 times a sixteenth, among those of the last 16 of which each has lost less.
+    let early = ONE - after(&arrivals);
+    assert!((5_000..8_000).contains(&early), "{early}");
+    for _ in 0..1_000 {
+        arrivals.add(bin_of(100_000), Ended::Event, 4);
+    }
+    let survival = arrivals.survival(0);
+    assert_eq!(survival.drops().len(), 1, "{survival:?}");
+    assert_eq!(survival.drops()[0].bin, bin_of(100_000));
+    // However many come, nothing runs over.
+    for _ in 0..100_000 {
+        arrivals.add(BINS - 1, Ended::Timer, 8);
+    }
+    assert!(arrivals.is_known(8));
 }
 
 #[test]
@@ -142,7 +179,8 @@ fn bins_cover_all_times_in_order() {
 #[test]
 fn neighbours_cost_the_same_at_the_target_residency() {
     let table = table();
-    let costs = Costs::new(&context(&table, None), LatencyPrice(0));
+    let mut costs = Costs::NONE;
+    costs.update(&context(&table, None), LatencyPrice(0));
     for (index, residency) in [(1, 2_000), (2, 20_000), (3, 600_000)] {
         let at = |state: usize| {
             let plan = Plan {
