@@ -23,6 +23,7 @@ mod qemu;
 mod report;
 mod run;
 mod session;
+mod sim;
 mod test;
 mod workspace;
 
@@ -56,6 +57,8 @@ enum Command {
     /// Ask which C-states Lull would use on a CPU, and why
     #[command(name = "cstates")]
     CStates(cstates::CStatesArgs),
+    /// Run the core on simulated machines of 1 to 4096 CPUs, and watch that it keeps its promises
+    Sim(sim::SimArgs),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Model(args) => model::command(&args),
         Command::Bench(args) => bench::command(&args),
         Command::CStates(args) => cstates::command(&args),
+        Command::Sim(args) => sim::command(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,6 +7,14 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Lock, LockGuard};
 use crate::units::{CpuId, Ticks, VcpuId};
 
+/// A queue has room for so many units from the start. With thousands of CPUs, room for all of them everywhere would be
+/// more than there is: then a longer queue may grow.
+const RESERVED: usize = if cfg!(feature = "many-cpus") {
+    256
+} else {
+    usize::MAX
+};
+
 /// A runqueue behind its lock, and what others may know of it without.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -61,7 +69,7 @@ impl RunQueue {
                 online: false,
                 current: None,
                 leaving: None,
-                waiting: VecDeque::with_capacity(units),
+                waiting: VecDeque::with_capacity(units.min(RESERVED)),
                 since: Ticks::ZERO,
                 cut_short: false,
                 slice_end: Ticks::ZERO,
