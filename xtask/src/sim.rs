@@ -1,6 +1,8 @@
 //! `cargo xtask sim`: a whole simulated machine, from 1 to 4096 CPUs, with all promises watched.
 
-mod report;
+pub mod report;
+
+mod curve;
 
 use std::{
     fs,
@@ -69,6 +71,9 @@ pub struct SimArgs {
     /// One platform call in four takes up to so many ns longer, and events at one time come in any order
     #[arg(long, value_name = "NS", default_value_t = 0)]
     jitter: u64,
+    /// Weights and affinities change, and vCPUs are removed and added, about once a millisecond
+    #[arg(long)]
+    changes: bool,
     /// Break the machine on purpose, to see that it is noticed: drop-ipi, ignore-store, lose-timer, forget-tickle,
     /// wrong-unit, drop-time, ignore-weight
     #[arg(long = "break", value_name = "WHAT")]
@@ -79,17 +84,18 @@ pub struct SimArgs {
     /// How many of them; the first has the seed of --seed
     #[arg(long, value_name = "N", default_value_t = 100, requires = "explore")]
     seeds: u64,
-    /// Measure what a wake costs, from 1 CPU up to --cpus, with --vcpus in proportion
-    #[arg(long, conflicts_with = "explore")]
+    /// Measure what a pick, a wake and a timer cost on this computer, from 1 CPU up to --cpus, with --vcpus in proportion;
+    /// --svg then plots that
+    #[arg(long, conflicts_with_all = ["explore", "load", "perfetto", "trace"])]
     curve: bool,
     /// Write a picture of the CPUs over time (the first 64 CPUs, the first 20 ms)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "explore")]
     svg: Option<PathBuf>,
     /// Write the same for a trace viewer (Chrome trace events, as ui.perfetto.dev opens them)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "explore")]
     perfetto: Option<PathBuf>,
     /// Write all that happened, a line each
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "explore")]
     trace: Option<PathBuf>,
 }
 
@@ -106,7 +112,11 @@ pub fn command(args: &SimArgs) -> Result<()> {
         return exploration(args, &plan);
     }
     if args.curve {
-        return curve(&plan);
+        let points = curve::measure(&plan)?;
+        return match &args.svg {
+            Some(path) => write(path, &curve::svg(&points)),
+            None => Ok(()),
+        };
     }
     let began = Instant::now();
     let outcome = on_panic_show(&plan, || run::run(&plan)).map_err(|why| anyhow!(why))?;
@@ -159,7 +169,9 @@ impl SimArgs {
             faults: self.faults.iter().copied().collect::<Faults>(),
             jitter: self.jitter,
             broken: self.broken,
+            changes: self.changes,
             keep,
+            timed: self.curve,
         };
         plan.check().map_err(|why| anyhow!(why))?;
         Ok(plan)
@@ -187,12 +199,14 @@ fn on_panic_show<T>(plan: &Plan, body: impl FnOnce() -> T) -> T {
 fn exploration(args: &SimArgs, base: &Plan) -> Result<()> {
     let began = Instant::now();
     let (mut wakes, mut events, mut virtual_time) = (0, 0, 0);
+    let mut nearest: f64 = 0.0;
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let plan = explore::random(seed, base.broken);
         let outcome = on_panic_show(&plan, || run::run(&plan)).map_err(|why| anyhow!(why))?;
         wakes += outcome.wakes;
         events += outcome.events + outcome.calls;
         virtual_time += outcome.length;
+        nearest = nearest.max(outcome.longest_overlap as f64 / outcome.bound as f64);
         if let Some(violation) = outcome.violation {
             println!("seed {seed}: {violation}\nshrinking ...");
             std::io::stdout().flush()?;
@@ -205,54 +219,13 @@ fn exploration(args: &SimArgs, base: &Plan) -> Result<()> {
         }
     }
     println!(
-        "{} seeds from {}: all promises kept; {wakes} wakes, {events} events in {:.3} s of virtual time, {:.1} s of real time",
+        "{} seeds from {}: all promises kept; a waiting vCPU and an idle CPU coexisted for at most {:.0} % of what is allowed; \
+         {wakes} wakes, {events} events in {:.3} s of virtual time, {:.1} s of real time",
         args.seeds,
         args.seed,
+        nearest * 100.0,
         virtual_time as f64 / 1e9,
         began.elapsed().as_secs_f64()
     );
     Ok(())
-}
-
-/// What a wake costs the host, from one CPU up.
-fn curve(base: &Plan) -> Result<()> {
-    println!(
-        "{:>6} {:>7} {:>10} {:>12} {:>10} {:>11} {:>12}",
-        "CPUs", "vCPUs", "wakes", "events", "real s", "us a wake", "ns an event"
-    );
-    let (all_cpus, all_vcpus) = (base.topology.cpus, base.load.vcpus());
-    let mut cpus = 1;
-    loop {
-        let vcpus = (u64::from(all_vcpus) * u64::from(cpus)).div_ceil(all_cpus.into()) as u32;
-        // About the same number of wakes each time.
-        let length = (base.length * u64::from(all_cpus / cpus))
-            .min(60_000_000_000)
-            .max(base.length);
-        let plan = Plan {
-            topology: Topology {
-                cpus,
-                ..base.topology
-            },
-            load: Load::mixed(vcpus),
-            length: length.min(base.length * 64),
-            ..base.clone()
-        };
-        let began = Instant::now();
-        let outcome = on_panic_show(&plan, || run::run(&plan)).map_err(|why| anyhow!(why))?;
-        let took = began.elapsed().as_secs_f64();
-        let events = outcome.events + outcome.calls;
-        println!(
-            "{cpus:>6} {vcpus:>7} {:>10} {events:>12} {took:>10.2} {:>11.2} {:>12.0}",
-            outcome.wakes,
-            took * 1e6 / outcome.wakes.max(1) as f64,
-            took * 1e9 / events.max(1) as f64
-        );
-        if let Some(violation) = outcome.violation {
-            bail!("{violation}\nreplay: {}", plan.command());
-        }
-        if cpus == all_cpus {
-            return Ok(());
-        }
-        cpus = (cpus * 4).min(all_cpus);
-    }
 }

@@ -24,6 +24,10 @@ pub enum What {
     Arrival,
     /// All CPUs and vCPUs are looked at.
     Sweep,
+    /// Shares are judged.
+    Window,
+    /// Somebody at the console changes something.
+    Change,
     /// The run is over.
     End,
 }

@@ -43,6 +43,7 @@ pub fn random(seed: u64, broken: Option<Broken>) -> Plan {
         },
         jitter: [0, 50, 300, 2_000][pick(&mut rng, 4)],
         broken,
+        changes: rng.one_in(3),
         ..Plan::default()
     }
 }
@@ -166,6 +167,9 @@ fn simpler(plan: &Plan) -> Vec<Plan> {
         if plan.faults.has(fault) {
             all.push(with(&|plan| plan.faults = plan.faults.with(fault, false)));
         }
+    }
+    if plan.changes {
+        all.push(with(&|plan| plan.changes = false));
     }
     if plan.jitter > 0 {
         all.push(with(&|plan| plan.jitter = 0));

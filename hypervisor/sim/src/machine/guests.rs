@@ -8,6 +8,7 @@ use super::faults::Broken;
 use super::load::{Kind, Load};
 use super::measure::Measures;
 use super::program::{Inbox, Op, Program, REQUEST_INTERVAL, SharedLock, View};
+use super::stopwatch::{Operation, Stopwatch};
 use super::trace::Line;
 use crate::rng::Rng;
 use lull_core::dispatch::{RunOutcome, Runner};
@@ -18,6 +19,7 @@ use lull_core::units::{Ticks, VcpuId};
 use lull_core::wake::SleepState;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 struct Vcpu {
     program: Program,
@@ -37,11 +39,18 @@ pub struct Guests<S: Scheduler> {
     vcpus: RefCell<Vec<Vcpu>>,
     locks: RefCell<Vec<SharedLock>>,
     measures: RefCell<Measures>,
+    stopwatch: Arc<Stopwatch>,
 }
 
 impl<S: Scheduler> Guests<S> {
     /// The vCPUs of a load. None is started.
-    pub fn new(machine: Rc<Sim<S>>, board: Rc<Board<S>>, load: &Load, seed: u64) -> Self {
+    pub fn new(
+        machine: Rc<Sim<S>>,
+        board: Rc<Board<S>>,
+        stopwatch: Arc<Stopwatch>,
+        load: &Load,
+        seed: u64,
+    ) -> Self {
         let mut vcpus = Vec::with_capacity(load.vcpus() as usize);
         for (index, part) in load.each() {
             let me = vcpus.len() as u32;
@@ -64,7 +73,18 @@ impl<S: Scheduler> Guests<S> {
             locks: RefCell::new(vec![SharedLock::default(); locks]),
             vcpus: RefCell::new(vcpus),
             measures: RefCell::default(),
+            stopwatch,
         }
+    }
+
+    /// A new vCPU takes the slot of one that was removed: its program begins anew.
+    pub fn restart(&self, v: u32) {
+        self.with(v as usize, |vcpu| {
+            vcpu.program.restart();
+            vcpu.inbox = Inbox::default();
+            vcpu.doing = None;
+            vcpu.kicked = None;
+        });
     }
 
     /// What was measured so far.
@@ -214,7 +234,8 @@ impl<S: Scheduler> Runner for Guests<S> {
                 }
                 Op::Timer(at) => {
                     self.board.spend(cost::EXIT);
-                    let set = self.machine.set_vcpu_timer(v, Some(Ticks::new(at)));
+                    let set = || self.machine.set_vcpu_timer(v, Some(Ticks::new(at)));
+                    let set = self.stopwatch.time(Operation::Timer, set);
                     debug_assert!(set.is_ok(), "{v} has a slot");
                 }
                 Op::Yield => {

@@ -6,6 +6,7 @@
 //! event. All randomness comes from one seed, so that the same plan gives the same trace, to the byte.
 
 pub mod board;
+mod changes;
 pub mod energy;
 pub mod events;
 pub mod explore;
@@ -21,6 +22,7 @@ pub mod plan;
 pub mod program;
 pub mod run;
 pub mod states;
+pub mod stopwatch;
 pub mod topology;
 pub mod trace;
 pub mod violation;

@@ -3,6 +3,7 @@
 //! Each answer passes through unchanged (unless the machine is [broken](super::faults::Broken) on purpose).
 
 use super::faults::Broken;
+use super::stopwatch::{Operation, Stopwatch};
 use super::watch::Watch;
 use crate::rng::Rng;
 use lull_core::sched::unit::Phase;
@@ -18,13 +19,21 @@ pub struct Observed<S> {
     watch: Arc<Watch>,
     broken: Option<Broken>,
     rng: Mutex<Rng>,
+    stopwatch: Arc<Stopwatch>,
 }
 
 impl<S: Scheduler> Observed<S> {
     /// Watches `inner`.
-    pub fn new(inner: S, watch: Arc<Watch>, broken: Option<Broken>, seed: u64) -> Self {
+    pub fn new(
+        inner: S,
+        watch: Arc<Watch>,
+        stopwatch: Arc<Stopwatch>,
+        broken: Option<Broken>,
+        seed: u64,
+    ) -> Self {
         Self {
             inner,
+            stopwatch,
             watch,
             broken,
             rng: Mutex::new(Rng::new(seed ^ 0x0b5e_77ed)),
@@ -72,8 +81,10 @@ impl<S: Scheduler> Scheduler for Observed<S> {
         if self.broken == Some(Broken::IgnoreWeight) {
             given.weight = Weight::DEFAULT;
         }
+        let before = self.units().get(v).map(|unit| unit.run_time(Ticks::ZERO));
         self.inner.add(v, given)?;
-        self.watch.added(v, params.affinity);
+        self.watch
+            .added(v, params.affinity, before.unwrap_or_default().get());
         Ok(())
     }
 
@@ -87,14 +98,16 @@ impl<S: Scheduler> Scheduler for Observed<S> {
     }
 
     fn wake(&self, v: VcpuId, now: Ticks) -> Option<CpuId> {
-        let tickle = self.inner.wake(v, now);
+        let wake = || self.inner.wake(v, now);
+        let tickle = self.stopwatch.time(Operation::Wake, wake);
         self.watch.woken();
         self.moved(v);
         self.tickles(tickle)
     }
 
     fn schedule(&self, cpu: CpuId, now: Ticks, prev: Option<Prev>) -> Decision {
-        let mut decision = self.inner.schedule(cpu, now, prev);
+        let pick = || self.inner.schedule(cpu, now, prev);
+        let mut decision = self.stopwatch.time(Operation::Pick, pick);
         self.watch
             .decided(cpu, prev.map(|prev| prev.unit), decision.run);
         decision.tickle = self.tickles(decision.tickle);

@@ -4,7 +4,7 @@ use super::board::{Board, Sim};
 use super::energy::Share;
 use super::faults::Fault;
 use super::load::Kind;
-use super::measure::Measures;
+use super::measure::{Measures, Times};
 use super::plan::Plan;
 use super::trace::Trace;
 use super::violation::{Rule, Violation};
@@ -45,6 +45,11 @@ pub struct Outcome {
     pub run_times: Vec<(Kind, u64)>,
     /// The names of the C-states, by index.
     pub state_names: Vec<&'static str>,
+    /// By how much, at most, a vCPU's time differed from the ideal of its weight, as a part of that; none where that cannot
+    /// be said.
+    pub weight_error: Option<f64>,
+    /// How long the core took on the host, if that was measured, by [`Operation::ALL`](super::stopwatch::Operation::ALL).
+    pub host: Option<[Times; 3]>,
     /// A number that two runs share if all that happened is the same.
     pub digest: u64,
     /// What was kept of it.
@@ -89,6 +94,7 @@ pub(super) fn check_books<S: Scheduler>(board: &Board<S>, machine: &Sim<S>, watc
         .filter_map(|v| units.get(VcpuId::new(v)))
         .map(|unit| unit.run_time(now))
         .sum();
+    let ran = ran + Ticks::new(watch.retired());
     if ran != guest {
         watch.violated(
             Rule::TimeConserved,
@@ -105,37 +111,48 @@ fn truth<S: Scheduler>(board: &Board<S>, cpu: CpuId) -> (u64, u64) {
         .map_or((0, 0), |own| (own.guest_time, own.entries))
 }
 
-/// How long vCPUs must run before their shares are judged, in ns.
-pub const JUDGED_AFTER: u64 = 20_000_000_000;
+/// How long the windows are over which shares are judged, in ns.
+pub const WINDOW: u64 = 20_000_000_000;
 
-/// vCPUs that never halt, and may all run everywhere, get what their weights say, over 20 s: within 5 % of it, or of a tenth
-/// of a CPU, whichever is more. Not judged where something else runs, or is pinned, or hardware is slow on purpose.
-pub(super) fn check_weights(plan: &Plan, run_times: &[u64], watch: &Watch) {
-    let judged = plan
+/// The share of a CPU that each vCPU should have, if that can be said: none of them ever halts, all may run everywhere, and
+/// nothing slows the machine on purpose.
+pub(super) fn ideal(plan: &Plan) -> Option<Vec<f64>> {
+    let hogs = plan
         .load
         .0
         .iter()
         .all(|part| part.kind == Kind::Batch && part.cpus.is_none());
-    let quiet = plan.jitter == 0 && !plan.faults.has(Fault::Ipi);
-    if !judged || !quiet || plan.length < JUDGED_AFTER {
-        return;
-    }
-    let weights: Vec<f64> = plan
+    let quiet = plan.jitter == 0 && !plan.changes && !plan.faults.has(Fault::Ipi);
+    let weights = plan
         .load
         .each()
-        .map(|(_, part)| f64::from(part.weight.get()))
-        .collect();
-    let ideal = max_min(plan.topology.cpus, &weights);
-    for (v, (ran, share)) in run_times.iter().zip(ideal).enumerate() {
-        let got = *ran as f64 / plan.length as f64;
-        let allowed = 0.05 * share.max(0.1);
-        if (got - share).abs() > allowed {
+        .map(|(_, part)| f64::from(part.weight.get()));
+    (hogs && quiet).then(|| max_min(plan.topology.cpus, &weights.collect::<Vec<_>>()))
+}
+
+/// vCPUs that never halt get what their weights say in each window: within 5 % of it, or of a tenth of a CPU, whichever is
+/// more.
+pub(super) fn check_weights(ideal: &[f64], ran: impl Iterator<Item = u64>, watch: &Watch) {
+    for (v, (ran, share)) in ran.zip(ideal).enumerate() {
+        let got = ran as f64 / WINDOW as f64;
+        if (got - share).abs() > 0.05 * share.max(0.1) {
             watch.violated(
                 Rule::Weights,
-                format!("v{v} got {got:.4} of a CPU, and should have {share:.4} by its weight"),
+                format!(
+                    "v{v} got {got:.4} of a CPU for 20 s, and should have {share:.4} by its weight"
+                ),
             );
         }
     }
+}
+
+/// The largest part by which a vCPU's time differs from its ideal.
+pub(super) fn weight_error(ideal: &[f64], run_times: &[u64], length: u64) -> f64 {
+    let errors = run_times
+        .iter()
+        .zip(ideal)
+        .map(|(&ran, share)| (ran as f64 / length.max(1) as f64 / share - 1.0).abs());
+    errors.fold(0.0, f64::max)
 }
 
 /// The share of a CPU that each gets if time goes by weight, and nobody has more than one CPU.

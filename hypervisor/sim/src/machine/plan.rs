@@ -37,8 +37,12 @@ pub struct Plan {
     pub jitter: u64,
     /// What it does outside of its contract.
     pub broken: Option<Broken>,
+    /// Weights and affinities change, and vCPUs are removed and added, about once a millisecond.
+    pub changes: bool,
     /// Keep the trace up to this time, in ns after the start.
     pub keep: u64,
+    /// Measure how long the scheduler and the timers take on the host.
+    pub timed: bool,
 }
 
 impl Default for Plan {
@@ -59,7 +63,9 @@ impl Default for Plan {
             faults: Faults::NONE,
             jitter: 0,
             broken: None,
+            changes: false,
             keep: 0,
+            timed: false,
         }
     }
 }
@@ -133,8 +139,7 @@ impl Plan {
     }
 
     /// How long a unit that may run and a CPU that is idle and may run it may coexist, in ns: the IPI, the way out of the
-    /// deepest state, one pass and what is around it; twice, since a CPU that was told may have found other work, and
-    /// then passes the word on.
+    /// deepest state, and one pass with what is around it.
     pub fn bound(&self, states: &States) -> u64 {
         /// Platform calls between a wake and the next decision, and what they take at most without jitter.
         const CALLS: u64 = 48;
@@ -144,7 +149,7 @@ impl Plan {
         } else {
             0
         };
-        2 * (SLOWEST_IPI + ipi + states.longest_exit() + CALLS * (CALL + self.jitter))
+        SLOWEST_IPI + ipi + states.longest_exit() + CALLS * (CALL + self.jitter)
     }
 
     /// How long after a deadline a sleeping CPU, or one in a guest, may still not have been told.
@@ -180,6 +185,9 @@ impl Plan {
         }
         if self.jitter > 0 {
             let _ = write!(text, " --jitter {}", self.jitter);
+        }
+        if self.changes {
+            text.push_str(" --changes");
         }
         if let Some(broken) = self.broken {
             let _ = write!(text, " --break {broken}");

@@ -97,6 +97,11 @@ impl Program {
         }
     }
 
+    /// From the beginning. What others of its group wait for does not come any more.
+    pub fn restart(&mut self) {
+        self.step = 0;
+    }
+
     /// What it is a program of.
     pub fn kind(&self) -> Kind {
         self.kind

@@ -1,6 +1,7 @@
 //! One run: builds the machine, lets events happen one after the other, looks at the promises after each.
 
 use super::board::{Board, Handle, Mode, OUTSIDE, Sim, State};
+use super::changes::Operator;
 use super::energy::Energy;
 use super::events::{Event, Events, What};
 use super::faults::Broken;
@@ -8,8 +9,9 @@ use super::fiber::Fiber;
 use super::guests::Guests;
 use super::load::Kind;
 use super::observed::Observed;
-use super::outcome::{self, Outcome};
+use super::outcome::{self, Outcome, WINDOW};
 use super::plan::Plan;
+use super::stopwatch::Stopwatch;
 use super::trace::Trace;
 use super::violation::Rule;
 use super::watch::Watch;
@@ -73,6 +75,11 @@ struct Engine<S: Scheduler> {
     sweeps: u64,
     slack: u64,
     events: u64,
+    operator: Operator,
+    stopwatch: Arc<Stopwatch>,
+    /// What each vCPU should have, and had run when the window began.
+    ideal: Option<Vec<f64>>,
+    had: Vec<u64>,
 }
 
 impl<S: Scheduler + 'static> Engine<S> {
@@ -97,12 +104,20 @@ impl<S: Scheduler + 'static> Engine<S> {
             watch.clone(),
             START,
         ));
-        let observed = Observed::new(sched, watch.clone(), plan.broken, plan.seed);
+        let stopwatch = Arc::new(Stopwatch::new(plan.timed));
+        let observed = Observed::new(
+            sched,
+            watch.clone(),
+            stopwatch.clone(),
+            plan.broken,
+            plan.seed,
+        );
         let machine = Rc::new(Machine::new(Handle(board.clone()), observed, cpus as usize));
         board.install(&machine);
         let guests = Rc::new(Guests::new(
             machine.clone(),
             board.clone(),
+            stopwatch.clone(),
             &plan.load,
             plan.seed,
         ));
@@ -149,6 +164,10 @@ impl<S: Scheduler + 'static> Engine<S> {
             sweeps: 0,
             slack: plan.timer_slack() + bound,
             events: 0,
+            operator: Operator::new(plan.seed, cpus, &plan.load),
+            stopwatch,
+            ideal: outcome::ideal(plan),
+            had: vec![0; vcpus as usize],
             board,
             machine,
             guests,
@@ -171,6 +190,11 @@ impl<S: Scheduler + 'static> Engine<S> {
             state.events.push(at, What::Start, v);
         }
         state.events.push(START + self.sweep, What::Sweep, OUTSIDE);
+        state.events.push(START + WINDOW, What::Window, OUTSIDE);
+        if plan.changes {
+            let at = self.operator.next(START + over);
+            state.events.push(at, What::Change, OUTSIDE);
+        }
         state.events.push(START + plan.length, What::End, OUTSIDE);
     }
 
@@ -184,11 +208,10 @@ impl<S: Scheduler + 'static> Engine<S> {
             if self.watch.check() {
                 break;
             }
+            self.happen(event);
             if event.what == What::End {
-                self.look_at_cpus();
                 break;
             }
-            self.happen(event);
             while self.watch.has_posts() {
                 for cpu in self.watch.take_posted() {
                     self.board.stored(cpu.get());
@@ -230,8 +253,32 @@ impl<S: Scheduler + 'static> Engine<S> {
                 let at = event.at + self.sweep;
                 self.board.state().events.push(at, What::Sweep, OUTSIDE);
             }
+            What::Window => {
+                self.judge();
+                let at = event.at + WINDOW;
+                self.board.state().events.push(at, What::Window, OUTSIDE);
+            }
+            What::Change => {
+                self.operator
+                    .change(&self.machine, &self.guests, &self.board);
+                let at = self.operator.next(event.at);
+                self.board.state().events.push(at, What::Change, OUTSIDE);
+            }
             What::End => {}
         }
+    }
+
+    /// Shares in the window that ends now.
+    fn judge(&mut self) {
+        let run_times = self.guests.run_times();
+        if let Some(ideal) = &self.ideal {
+            let ran = run_times
+                .iter()
+                .zip(&self.had)
+                .map(|(now, then)| now - then);
+            outcome::check_weights(ideal, ran, &self.watch);
+        }
+        self.had = run_times;
     }
 
     fn arrives(&self, v: u32, at: Option<u64>) {
@@ -311,7 +358,7 @@ impl<S: Scheduler + 'static> Engine<S> {
         }
         outcome::check_books(&self.board, &self.machine, &self.watch);
         let run_times = self.guests.run_times();
-        outcome::check_weights(plan, &run_times, &self.watch);
+        let length = now - START;
 
         let (sleeping, guest) = self
             .machine
@@ -338,7 +385,7 @@ impl<S: Scheduler + 'static> Engine<S> {
         let mut state = self.board.state();
         let trace = std::mem::take(&mut state.trace);
         Outcome {
-            length: now - START,
+            length,
             events: self.events,
             calls: state.steps,
             wakes: self.watch.wakes(),
@@ -351,6 +398,11 @@ impl<S: Scheduler + 'static> Engine<S> {
             bound: self.watch.bound(),
             shares: state.energy.shares(now),
             measures: self.guests.measures().clone(),
+            weight_error: self
+                .ideal
+                .as_ref()
+                .map(|ideal| outcome::weight_error(ideal, &run_times, length)),
+            host: self.stopwatch.times(),
             run_times: kinds.into_iter().zip(run_times).collect(),
             state_names: self
                 .board

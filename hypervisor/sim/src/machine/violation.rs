@@ -19,6 +19,15 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::WorkConserving,
+        Self::NoLostWakeup,
+        Self::OnePlace,
+        Self::TimeConserved,
+        Self::Weights,
+    ];
+
     /// As reports name it.
     pub const fn name(self) -> &'static str {
         match self {

@@ -40,6 +40,7 @@ struct Notes {
     /// CPUs that something was posted to.
     posted: Vec<CpuId>,
     wakes: u64,
+    retired: u64,
     most_waiting: usize,
     longest_overlap: u64,
     violation: Option<Violation>,
@@ -75,6 +76,7 @@ impl Watch {
                 compared: 0,
                 posted: Vec::new(),
                 wakes: 0,
+                retired: 0,
                 most_waiting: 0,
                 longest_overlap: 0,
                 violation: None,
@@ -117,17 +119,29 @@ impl Watch {
         std::mem::take(&mut self.notes().posted)
     }
 
-    /// A unit was added, offline.
-    pub fn added(&self, v: VcpuId, affinity: CpuSet) {
+    /// A unit was added, offline. The one that had its slot before had run for so long, in ns.
+    pub fn added(&self, v: VcpuId, affinity: CpuSet, ran_before: u64) {
         self.set_affinity(v, affinity);
+        self.notes().retired += ran_before;
+    }
+
+    /// How long units ran whose slots have others by now, in ns.
+    pub fn retired(&self) -> u64 {
+        self.notes().retired
     }
 
     /// Where a unit may run.
     pub fn set_affinity(&self, v: VcpuId, affinity: CpuSet) {
         let mut notes = self.notes();
         let everywhere = notes.cpus.is_subset(&affinity);
-        if let Some(unit) = notes.units.get_mut(v.index()) {
-            unit.affinity = (!everywhere).then_some(affinity);
+        let Some(unit) = notes.units.get_mut(v.index()) else {
+            return;
+        };
+        unit.affinity = (!everywhere).then_some(affinity);
+        if let Place::Waiting { .. } = unit.place {
+            // For some CPUs it waits only since now.
+            let since = self.now();
+            notes.put(v, Place::Waiting { since });
         }
     }
 
@@ -370,7 +384,7 @@ mod tests {
     #[test]
     fn an_idle_cpu_that_may_not_run_the_unit_does_not_count() {
         let watch = Watch::new(2, 1, BOUND);
-        watch.added(v(0), CpuSet::single(cpu(1)));
+        watch.added(v(0), CpuSet::single(cpu(1)), 0);
         watch.decided(cpu(0), None, None);
         watch.waits(v(0));
         assert_eq!(at(&watch, 50_000), None);

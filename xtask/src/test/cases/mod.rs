@@ -12,6 +12,7 @@ mod host;
 mod keys;
 mod machine;
 mod numbers;
+mod sim;
 
 use super::case::Case;
 
@@ -19,6 +20,7 @@ use super::case::Case;
 pub fn all() -> Vec<Case> {
     [
         host::cases(),
+        sim::cases(),
         bare::cases(),
         guests::cases(),
         machine::cases(),
