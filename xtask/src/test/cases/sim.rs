@@ -10,10 +10,10 @@ use crate::{sim::report, test::case::Case};
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![
         Case::host("sim/mixed-64", |dir| {
-            mixed(dir, 64, 320, 200_000_000, 50_000)
+            mixed(dir, 64, 320, 200_000_000, 10_000)
         }),
         Case::host("sim/mixed-1024", |dir| {
-            mixed(dir, 1024, 10_000, 20_000_000, 40_000)
+            mixed(dir, 1024, 10_000, 20_000_000, 20_000)
         }),
         Case::host("sim/explore", |_| exploration(200)),
         Case::host("sim/weights", weights),
