@@ -5,7 +5,7 @@
 
 use super::violation::{Rule, Violation};
 use lull_core::units::{CpuId, CpuSet, VcpuId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +35,8 @@ struct Notes {
     idle_since: Vec<Option<u64>>,
     waiting: BTreeSet<(u64, u32)>,
     idle: BTreeSet<(u64, u32)>,
+    /// When CPUs that ran nothing began to run something, lately.
+    taken: VecDeque<u64>,
     /// Pairs were compared at that time, for those with an affinity.
     compared: u64,
     /// CPUs that something was posted to.
@@ -73,6 +75,7 @@ impl Watch {
                 idle_since: vec![None; cpus as usize],
                 waiting: BTreeSet::new(),
                 idle: BTreeSet::new(),
+                taken: VecDeque::new(),
                 compared: 0,
                 posted: Vec::new(),
                 wakes: 0,
@@ -186,7 +189,13 @@ impl Watch {
             }
             notes.put(v, Place::Running { cpu: cpu.get() });
         }
-        notes.set_idle(cpu.get(), run.is_none().then_some(now));
+        if notes.set_idle(cpu.get(), run.is_none().then_some(now)) && run.is_some() {
+            let past = now.saturating_sub(3 * self.bound);
+            while notes.taken.front().is_some_and(|&at| at < past) {
+                notes.taken.pop_front();
+            }
+            notes.taken.push_back(now);
+        }
     }
 
     /// A CPU has handed back what it ran.
@@ -295,12 +304,13 @@ impl Notes {
         }
     }
 
-    fn set_idle(&mut self, cpu: u32, since: Option<u64>) {
+    /// `true` if that is a change.
+    fn set_idle(&mut self, cpu: u32, since: Option<u64>) -> bool {
         let Some(before) = self.idle_since.get_mut(cpu as usize) else {
-            return;
+            return false;
         };
         if before.is_some() == since.is_some() {
-            return;
+            return false;
         }
         if let Some(since) = before.take() {
             self.idle.remove(&(since, cpu));
@@ -309,6 +319,17 @@ impl Notes {
             self.idle.insert((since, cpu));
             *before = Some(since);
         }
+        true
+    }
+
+    /// How long this unit may wait beside an idle CPU. The CPU that was told of it may have met more urgent work on its way,
+    /// and then another is told.
+    fn allowed(&self, waits: u64, bound: u64) -> u64 {
+        let overtaken = self
+            .taken
+            .iter()
+            .any(|at| (waits..=waits + bound).contains(at));
+        if overtaken { 2 * bound } else { bound }
     }
 
     fn compare(&mut self, now: u64, bound: u64) {
@@ -327,7 +348,11 @@ impl Notes {
         self.compared = now;
         let old = |&&(since, _): &&(u64, u32)| now - since > bound;
         for &(waits, v) in self.waiting.iter().take_while(old) {
-            let free = self.idle.iter().take_while(old);
+            let bound = self.allowed(waits, bound);
+            let free = self
+                .idle
+                .iter()
+                .take_while(|&&(since, _)| now - waits.max(since) > bound);
             let free = free.copied().find(|&(_, cpu)| self.may_run(v, cpu));
             if let Some((idles, cpu)) = free {
                 let since = waits.max(idles);
@@ -379,6 +404,20 @@ mod tests {
         watch.waits(v(0));
         assert_eq!(at(&watch, 6_000), None);
         assert_eq!(at(&watch, 6_001), Some(Rule::WorkConserving));
+    }
+
+    #[test]
+    fn a_unit_that_was_overtaken_once_may_wait_for_the_next_cpu() {
+        let watch = Watch::new(3, 2, BOUND);
+        watch.decided(cpu(0), None, None);
+        watch.decided(cpu(1), None, None);
+        watch.set_now(5_000);
+        watch.waits(v(0));
+        watch.set_now(5_800);
+        watch.waits(v(1));
+        watch.decided(cpu(1), None, Some(v(1)));
+        assert_eq!(at(&watch, 6_500), None);
+        assert_eq!(at(&watch, 7_001), Some(Rule::WorkConserving));
     }
 
     #[test]
