@@ -24,6 +24,7 @@ mod qemu;
 mod report;
 mod run;
 mod session;
+mod sim;
 mod soak;
 mod test;
 mod trace;
@@ -63,6 +64,8 @@ enum Command {
     /// Ask which C-states Lull would use on a CPU, and why
     #[command(name = "cstates")]
     CStates(cstates::CStatesArgs),
+    /// Run the core on simulated machines of 1 to 4096 CPUs, and watch that it keeps its promises
+    Sim(sim::SimArgs),
 }
 
 fn main() -> ExitCode {
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::command(&args),
         Command::Trace(args) => trace::command(&args),
         Command::CStates(args) => cstates::command(&args),
+        Command::Sim(args) => sim::command(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -56,3 +56,39 @@ fn every_page_is_in_the_summary_and_every_link_of_the_book_leads_somewhere() {
         }
     }
 }
+
+#[test]
+fn the_simulator_page_names_every_option_kind_fault_and_break() {
+    use lull_sim::machine::{faults, load::Kind, states::Entry, violation::Rule};
+    let page = page("simulator.md");
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(["sim", "--help"])
+        .output()
+        .unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let options = help.lines().filter_map(|line| {
+        let option = line.trim_start().strip_prefix("--")?;
+        option.split([' ', '\n']).next()
+    });
+    let mut count = 0;
+    for option in options {
+        count += 1;
+        assert!(
+            page.contains(&format!("--{option}")),
+            "--{option} is not on the page"
+        );
+    }
+    assert!(count > 15, "{help}");
+    let names = Kind::ALL.map(Kind::name).into_iter();
+    let names = names.chain(faults::Fault::ALL.iter().map(|fault| fault.name()));
+    let names = names.chain(faults::Broken::ALL.iter().map(|broken| broken.name()));
+    for name in names
+        .chain(Entry::ALL.map(Entry::name))
+        .chain(Rule::ALL.map(Rule::name))
+    {
+        assert!(
+            page.contains(&format!("`{name}`")),
+            "`{name}` is not on the page"
+        );
+    }
+}

@@ -110,6 +110,23 @@ fn wrong_arguments_are_named() {
             &["test", "--filter", "no-such-case"][..],
             "`cargo xtask test --list` lists them",
         ),
+        (
+            &["sim", "--cpus", "5000"][..],
+            "5000 CPUs: expected 1 to 4096",
+        ),
+        (
+            &["sim", "--load", "fly*3"][..],
+            "`fly` is none of idle, batch,",
+        ),
+        (
+            &["sim", "--break", "all"][..],
+            "`all` is none of drop-ipi, ignore-store,",
+        ),
+        (
+            &["sim", "--governor", "best"][..],
+            "governor `best` is none of lull, menu",
+        ),
+        (&["sim", "--seconds", "-1"][..], "unexpected argument '-1'"),
         (&["fly"][..], "unrecognized subcommand 'fly'"),
     ] {
         let output = xtask("/nowhere", args);
@@ -138,4 +155,26 @@ fn help_explains_every_option_of_run() {
     ] {
         assert!(text.contains(option), "{option} is missing in:\n{text}");
     }
+}
+
+#[test]
+fn a_broken_machine_fails_with_a_command_that_fails_again() {
+    let broken = [
+        "sim",
+        "--explore",
+        "--seeds",
+        "20",
+        "--break",
+        "forget-tickle",
+    ];
+    let said_first = said(&xtask("/nowhere", &broken));
+    let replay = said_first
+        .lines()
+        .find_map(|line| line.strip_prefix("replay: cargo xtask "));
+    let replay: Vec<&str> = replay.expect("a command").split(' ').collect();
+    let output = xtask("/nowhere", &replay);
+    assert_eq!(output.status.code(), Some(1));
+    let said = said(&output);
+    assert_eq!(said.lines().next(), said_first.lines().next());
+    assert!(said.contains("work-conserving at "), "{said}");
 }

@@ -12,7 +12,7 @@
 //! Nothing here panics, whatever the file holds.
 
 use crate::options::Problem;
-use crate::units::{CpuId, CpuSet, MAX_CPUS, Micros};
+use crate::units::{CpuId, CpuSet, IMAGE_CPUS, Micros};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -268,7 +268,7 @@ impl GuestList {
     }
 }
 
-const _: () = assert!(MAX_GUESTS == 256 && MAX_CPUS == 256, "texts above say so");
+const _: () = assert!(MAX_GUESTS == 256 && IMAGE_CPUS == 256, "texts above say so");
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,14 @@
 //! lives in one atomic word or under one lock; bad input is an error, never a panic.
 #![cfg_attr(not(any(test, loom)), no_std)]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    feature = "many-cpus",
+    expect(
+        clippy::large_enum_variant,
+        clippy::result_large_err,
+        reason = "a set of 4096 CPUs is half a kilobyte, and only simulations have them"
+    )
+)]
 
 extern crate alloc;
 

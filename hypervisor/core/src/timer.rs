@@ -88,8 +88,9 @@ struct Entry {
 pub struct DeadlineQueue {
     /// The heap: no entry is later than its children, at `2i + 1` and `2i + 2`.
     heap: Vec<Entry>,
-    /// Where each slot's entry is in the heap.
-    place: Vec<Option<usize>>,
+    /// One more than where each slot's entry is in the heap; 0 if it has none. Zeros, so that a large table on a
+    /// machine of many CPUs takes no memory before it is used.
+    place: Vec<u32>,
 }
 
 impl DeadlineQueue {
@@ -98,7 +99,7 @@ impl DeadlineQueue {
         let slots = TimerKey::FIXED + vcpus;
         Self {
             heap: Vec::with_capacity(slots),
-            place: alloc::vec![None; slots],
+            place: alloc::vec![0; slots],
         }
     }
 
@@ -108,32 +109,31 @@ impl DeadlineQueue {
     /// [`UnknownVcpu`] if the queue was made for fewer vCPUs; nothing is changed.
     pub fn set(&mut self, key: TimerKey, deadline: Ticks) -> Result<(), UnknownVcpu> {
         let slot = key.slot();
-        match (self.place.get(slot), key) {
-            (Some(&Some(at)), _) => {
-                self.heap[at].deadline = deadline;
-                self.settle(at);
-            }
-            (Some(&None), _) => {
-                let at = self.heap.len();
-                self.heap.push(Entry { deadline, slot });
-                self.place[slot] = Some(at);
-                self.settle(at);
-            }
-            (None, TimerKey::Vcpu(vcpu)) => return Err(UnknownVcpu(vcpu)),
-            (None, _) => unreachable!("every queue has the fixed slots"),
+        if let Some(at) = self.place_of(slot) {
+            self.heap[at].deadline = deadline;
+            self.settle(at);
+        } else if slot < self.place.len() {
+            let at = self.heap.len();
+            self.heap.push(Entry { deadline, slot });
+            self.put(slot, at);
+            self.settle(at);
+        } else if let TimerKey::Vcpu(vcpu) = key {
+            return Err(UnknownVcpu(vcpu));
+        } else {
+            unreachable!("every queue has the fixed slots");
         }
         Ok(())
     }
 
     /// Takes the deadline of a key out, and returns it if there was one. O(log n).
     pub fn remove(&mut self, key: TimerKey) -> Option<Ticks> {
-        let at = self.place.get(key.slot()).copied().flatten()?;
+        let at = self.place_of(key.slot())?;
         Some(self.remove_at(at).deadline)
     }
 
     /// The deadline of a key, if it has one.
     pub fn deadline(&self, key: TimerKey) -> Option<Ticks> {
-        let at = self.place.get(key.slot()).copied().flatten()?;
+        let at = self.place_of(key.slot())?;
         Some(self.heap[at].deadline)
     }
 
@@ -166,11 +166,21 @@ impl DeadlineQueue {
         self.heap.is_empty()
     }
 
+    fn place_of(&self, slot: usize) -> Option<usize> {
+        let place = self.place.get(slot).copied()?;
+        (place as usize).checked_sub(1)
+    }
+
+    /// A heap has no more entries than there are slots, whose numbers fit into 32 bits.
+    fn put(&mut self, slot: usize, at: usize) {
+        self.place[slot] = at as u32 + 1;
+    }
+
     fn remove_at(&mut self, at: usize) -> Entry {
         let removed = self.heap.swap_remove(at);
-        self.place[removed.slot] = None;
+        self.place[removed.slot] = 0;
         if at < self.heap.len() {
-            self.place[self.heap[at].slot] = Some(at);
+            self.put(self.heap[at].slot, at);
             self.settle(at);
         }
         removed
@@ -200,8 +210,8 @@ impl DeadlineQueue {
 
     fn swap(&mut self, from: usize, to: usize) -> usize {
         self.heap.swap(from, to);
-        self.place[self.heap[from].slot] = Some(from);
-        self.place[self.heap[to].slot] = Some(to);
+        self.put(self.heap[from].slot, from);
+        self.put(self.heap[to].slot, to);
         to
     }
 }

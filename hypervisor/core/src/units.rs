@@ -15,8 +15,18 @@ mod cpuset;
 
 pub use cpuset::CpuSet;
 
-/// The largest number of pCPUs that Lull runs on: xAPIC ids 0 to 254, rounded up to a whole number of words.
-pub const MAX_CPUS: usize = 256;
+/// The largest number of pCPUs that Lull boots on: xAPIC ids 0 to 254, rounded up to a whole number of words.
+pub const IMAGE_CPUS: usize = 256;
+
+/// The largest number of pCPUs that sets and schedulers hold.
+///
+/// In the image no more than it can boot on. The feature `many-cpus`, which the simulator asks for, makes it 4096; every
+/// set of CPUs then takes half a kilobyte.
+pub const MAX_CPUS: usize = if cfg!(feature = "many-cpus") {
+    4096
+} else {
+    IMAGE_CPUS
+};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($repr:ty), $prefix:literal) => {

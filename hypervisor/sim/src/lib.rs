@@ -8,6 +8,7 @@
 
 pub mod cost;
 pub mod judge;
+pub mod machine;
 pub mod machines;
 pub mod replay;
 pub mod rng;

@@ -3,7 +3,7 @@
 use super::words::{self, Separator, Word};
 use super::{GuestConfig, MAX_CMDLINE, MAX_LATENCY, MAX_NAME, MAX_VCPUS, MemSize, Pin, Weight};
 use crate::options::{Problem, number};
-use crate::units::{CpuId, MAX_CPUS, Micros};
+use crate::units::{CpuId, IMAGE_CPUS, Micros};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -167,7 +167,7 @@ fn mem(value: &str) -> Result<MemSize, String> {
 
 fn pin(value: &str) -> Result<Pin, String> {
     let cpu = |digits: &str| -> Result<CpuId, String> {
-        Ok(CpuId::new(number(digits, 0..=MAX_CPUS as u64 - 1)? as u32))
+        Ok(CpuId::new(number(digits, 0..=IMAGE_CPUS as u64 - 1)? as u32))
     };
     if value == "all" {
         return Ok(Pin::All);

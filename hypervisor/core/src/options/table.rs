@@ -5,7 +5,7 @@ use super::{
     Seconds, WakeTest, number,
 };
 use crate::governor::{AnyGovernor, LatencyPrice};
-use crate::units::{CpuId, MAX_CPUS, Micros, TickRate};
+use crate::units::{CpuId, IMAGE_CPUS, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
 
@@ -291,7 +291,7 @@ pub const OPTIONS: [OptionSpec; 37] = [
         "N from 1 to 256",
         "run on no more CPUs than this, and park the others",
         |options, value| {
-            options.max_cpus = usize::try_from(number(value, 1..=MAX_CPUS as u64)?).ok();
+            options.max_cpus = usize::try_from(number(value, 1..=IMAGE_CPUS as u64)?).ok();
             Ok(())
         },
     ),
@@ -424,7 +424,7 @@ pub const OPTIONS: [OptionSpec; 37] = [
         "INDEX from 1 to 255",
         "testing: as if this CPU never answered",
         |options, value| {
-            let index = number(value, 1..=MAX_CPUS as u64 - 1)?;
+            let index = number(value, 1..=IMAGE_CPUS as u64 - 1)?;
             options.test_absent_ap = u32::try_from(index).ok().map(CpuId::new);
             Ok(())
         },

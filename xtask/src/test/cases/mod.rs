@@ -14,6 +14,7 @@ mod host;
 mod keys;
 mod machine;
 mod numbers;
+mod sim;
 
 use super::case::Case;
 
@@ -21,6 +22,7 @@ use super::case::Case;
 pub fn all() -> Vec<Case> {
     [
         host::cases(),
+        sim::cases(),
         bare::cases(),
         guests::cases(),
         adversity::cases(),

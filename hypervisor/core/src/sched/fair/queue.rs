@@ -7,6 +7,16 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Lock, LockGuard};
 use crate::units::{CpuId, Ticks, VcpuId};
 
+/// For how many units a queue has room from the start. With thousands of CPUs, room for all of them everywhere would be
+/// more than there is: then a longer queue may grow.
+fn room(units: usize) -> usize {
+    if cfg!(feature = "many-cpus") {
+        units.min(256)
+    } else {
+        units
+    }
+}
+
 /// A runqueue behind its lock, and what others may know of it without.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -61,7 +71,7 @@ impl RunQueue {
                 online: false,
                 current: None,
                 leaving: None,
-                waiting: VecDeque::with_capacity(units),
+                waiting: VecDeque::with_capacity(room(units)),
                 since: Ticks::ZERO,
                 cut_short: false,
                 slice_end: Ticks::ZERO,

@@ -1,0 +1,156 @@
+//! Whole runs.
+
+use super::explore;
+use super::faults::{Broken, Fault};
+use super::outcome::Outcome;
+use super::plan::Plan;
+use super::run::run;
+use super::states::Entry;
+use super::topology::Topology;
+use super::violation::Rule;
+
+const MS: u64 = 1_000_000;
+
+fn plan() -> Plan {
+    Plan {
+        length: 50 * MS,
+        ..Plan::default()
+    }
+}
+
+fn keeps_all(plan: &Plan) -> Outcome {
+    let outcome = run(plan).unwrap();
+    assert_eq!(outcome.violation, None, "{}", plan.command());
+    outcome
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_to_the_byte() {
+    for jitter in [0, 300] {
+        let plan = Plan {
+            keep: 50 * MS,
+            jitter,
+            changes: jitter > 0,
+            faults: Fault::ALL.iter().copied().filter(|_| jitter > 0).collect(),
+            ..plan()
+        };
+        let (first, second) = (keeps_all(&plan), keeps_all(&plan));
+        assert!(
+            first.wakes > 100 && first.trace.lines.len() > 1_000,
+            "{first:?}"
+        );
+        assert!(first.trace.text() == second.trace.text(), "traces differ");
+        assert_eq!(first.digest, second.digest);
+        let other = keeps_all(&Plan { seed: 2, ..plan });
+        assert_ne!(first.digest, other.digest);
+    }
+}
+
+#[test]
+fn every_way_into_a_c_state_keeps_all_promises() {
+    for entry in Entry::ALL {
+        let outcome = keeps_all(&Plan { entry, ..plan() });
+        assert!(outcome.sleeps > 100, "{entry}");
+        let slept: u64 = outcome.shares.iter().map(|share| share.time).sum();
+        assert_eq!(slept, outcome.length * 8, "all time is in some state");
+    }
+}
+
+#[test]
+fn an_idle_machine_does_nothing_but_sleep_deeply() {
+    let outcome = keeps_all(&Plan {
+        load: "idle*4".parse().unwrap(),
+        length: 1_000 * MS,
+        ..plan()
+    });
+    let deep = outcome
+        .shares
+        .iter()
+        .find(|share| share.name == "C6")
+        .unwrap();
+    assert!(
+        deep.time > outcome.length * 8 / 10 * 9,
+        "{:?}",
+        outcome.shares
+    );
+    assert!(outcome.wakes <= 4, "only the starts: {}", outcome.wakes);
+}
+
+#[test]
+fn random_small_machines_keep_all_promises() {
+    for seed in 1..=40 {
+        keeps_all(&explore::random(seed, None));
+    }
+}
+
+/// A check that nothing can make fail proves nothing.
+#[test]
+fn every_broken_machine_is_noticed_and_shrunk() {
+    let rules = |broken| match broken {
+        Broken::DropIpi | Broken::IgnoreStore | Broken::LoseTimer => {
+            &[Rule::NoLostWakeup, Rule::WorkConserving][..]
+        }
+        Broken::ForgetTickle => &[Rule::WorkConserving],
+        Broken::WrongUnit => &[Rule::OnePlace],
+        Broken::DropTime => &[Rule::TimeConserved],
+        Broken::IgnoreWeight => &[Rule::Weights],
+    };
+    for &broken in Broken::ALL
+        .iter()
+        .filter(|&&broken| broken != Broken::IgnoreWeight)
+    {
+        let found = (1..=40).find_map(|seed| {
+            let plan = explore::random(seed, Some(broken));
+            run(&plan)
+                .unwrap()
+                .violation
+                .map(|violation| (plan, violation))
+        });
+        let Some((plan, violation)) = found else {
+            panic!("{broken} was not noticed");
+        };
+        assert!(
+            rules(broken).contains(&violation.rule),
+            "{broken}: {violation}"
+        );
+        let again = &mut |plan: &Plan| run(plan).unwrap().violation;
+        let small = explore::shrink(&plan, violation.rule, again);
+        assert!(small.plan.length <= plan.length);
+        assert!(small.plan.load.vcpus() <= plan.load.vcpus());
+        let replayed = run(&small.plan).unwrap().violation;
+        assert_eq!(replayed, Some(small.violation), "{}", small.plan.command());
+    }
+}
+
+fn weights() -> Plan {
+    Plan {
+        topology: Topology {
+            cpus: 2,
+            sockets: 1,
+            threads: 1,
+        },
+        load: "batch,batch:512,batch:1024,batch:2048".parse().unwrap(),
+        length: 20_100 * MS,
+        ..Plan::default()
+    }
+}
+
+#[test]
+fn weights_give_shares_within_a_hundredth_of_the_ideal() {
+    let outcome = keeps_all(&Plan {
+        length: 10_000 * MS,
+        ..weights()
+    });
+    let error = outcome.weight_error.unwrap();
+    assert!(error < 0.01, "{error}");
+    keeps_all(&weights());
+}
+
+#[test]
+fn a_scheduler_that_ignores_weights_is_noticed() {
+    let outcome = run(&Plan {
+        broken: Some(Broken::IgnoreWeight),
+        ..weights()
+    });
+    assert_eq!(outcome.unwrap().violation.unwrap().rule, Rule::Weights);
+}
