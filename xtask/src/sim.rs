@@ -39,7 +39,7 @@ pub struct SimArgs {
     /// A mixed load of so many vCPUs [default: 5 a CPU]
     #[arg(long, value_name = "N", conflicts_with = "load", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     vcpus: Option<u32>,
-    /// What the vCPUs do: KIND[*COUNT][:WEIGHT][@LOW-HIGH], separated by commas; kinds are idle, batch, periodic, server,
+    /// What the vCPUs do: `KIND[*COUNT][:WEIGHT][@LOW-HIGH]`, separated by commas; kinds are idle, batch, periodic, server,
     /// pingpong, lock, storm, yield
     #[arg(long, value_name = "LIST")]
     load: Option<Load>,

@@ -4,7 +4,8 @@
 //! Linux guest, the other those of guests on Lull. Three of the machines that governors are judged on are new, too.
 //! What is now [`Set::Training`] contains an earlier held-out set, which had been looked at more than once. Seeds, figures
 //! and machines of [`Set::HeldOut`] were written down before the constants of [`lull_core::governor::Lull`] were chosen
-//! on [`Set::Training`], its recordings before the first replay of any of it, and nothing was changed after that replay.
+//! on [`Set::Training`], its recordings before the first replay of any of it, and no constant was changed after that replay.
+//! One rule was changed: a stay that has outlasted its horizon goes deeper at once, which a fault seen on a machine asked for.
 
 use crate::cost::Machine;
 use crate::machines;
