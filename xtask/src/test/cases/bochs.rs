@@ -310,8 +310,8 @@ fn parked_cpus(lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What some CPUs need around a sleep, asked for by CPUID: VERW before MONITOR (MD_CLEAR) and SPEC_CTRL do no harm, and the
-/// stores that end a sleep are still seen; TILERELEASE is not tried where XCR0 enables no tiles.
+/// What some CPUs need around a sleep, asked for by CPUID: VERW before MONITOR (MD_CLEAR) does no harm, and the stores that end a
+/// sleep are still seen. TILERELEASE is not tried where XCR0 enables no tiles, nor is SPEC_CTRL, which no bit here asks for.
 fn around_the_sleep(lab: &Lab<'_>) -> Result<()> {
     const MD_CLEAR: u32 = 1 << 10;
     const AMX: u32 = 1 << 24;
