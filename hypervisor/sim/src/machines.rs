@@ -107,3 +107,6 @@ pub const BXT: Machine = Machine {
 pub const TRAINING: [Machine; 5] = [SKX, SKL, ACPI, SPR, ADL];
 /// The ones that governors are judged on.
 pub const HELD_OUT: [Machine; 7] = [SKX, SKL, ACPI, SPR, ICX, MTL, BXT];
+
+/// All of them.
+pub const ALL: [Machine; 8] = [SKX, SKL, ACPI, SPR, ADL, ICX, MTL, BXT];

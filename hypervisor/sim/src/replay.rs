@@ -67,14 +67,16 @@ pub fn replay<G: Governor>(
             bill.energy += model.energy(state, stay);
             let resumed = at + stay + latency;
             let wake = match row.cause {
-                _ if !done => WakeReason::Limit,
+                // The CPU is back before anything has come.
+                _ if resumed < row.length => WakeReason::Limit,
                 Cause::Timer => WakeReason::Timer,
                 Cause::Remote => WakeReason::Store,
                 Cause::Device => WakeReason::Interrupt,
             };
             governor.reflect(&model.table, &slept(selection.state, stay + latency, wake));
             if !done {
-                bill.energy += model.recheck();
+                let early = resumed.min(row.length) - (at + stay);
+                bill.energy += model.early_exit(early);
             }
             if resumed >= row.length {
                 // Woken by the event, or by the limit just before it.
@@ -98,7 +100,7 @@ fn slept(state: StateId, residency: u64, wake: WakeReason) -> IdleOutcome {
     }
 }
 
-/// What it would have cost with the future known: the best single state for each idle period, at this price.
+/// What it would have cost with the future known: the best plan for each idle period, at this price.
 pub fn oracle(model: &CostModel, trace: &Trace, price: f64) -> f64 {
     trace
         .rows

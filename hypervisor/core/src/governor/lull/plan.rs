@@ -48,7 +48,8 @@ impl Plan {
         let mut usable = 0;
         for (drop, slept) in drops.iter().zip(&mut slept) {
             let begins = EDGES[drop.bin].max(at);
-            if begins >= end {
+            // Behind the last bin nothing is known.
+            if begins >= end || drop.end() <= from {
                 break;
             }
             expected += (begins - at) * left / ONE;

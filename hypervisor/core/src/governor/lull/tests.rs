@@ -212,3 +212,19 @@ fn a_sleep_of_many_pieces_does_not_end_in_a_shallow_state() {
     }
     assert_eq!(deepest, 3, "after 3.8 s without an event");
 }
+
+/// The last bin has no end, so a sleep may outlast it.
+#[test]
+fn a_sleep_longer_than_any_bin_goes_on_in_the_deepest_state() {
+    let table = table();
+    let mut costs = Costs::NONE;
+    costs.update(&context(&table, None), LatencyPrice::DEFAULT);
+    for slept in [EDGES[BINS], 2 * EDGES[BINS], u64::MAX / 2] {
+        let survival = Arrivals::UNKNOWN.survival(slept);
+        assert_eq!(
+            Plan::cheapest(&costs, &survival, u64::MAX).state,
+            3,
+            "{slept}"
+        );
+    }
+}
