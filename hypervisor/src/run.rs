@@ -24,6 +24,7 @@ mod host_memory;
 #[cfg(target_os = "none")]
 pub mod hosting;
 #[cfg(target_os = "none")]
+mod scheduler;
 mod start;
 
 #[cfg(target_os = "none")]

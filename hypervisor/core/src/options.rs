@@ -7,6 +7,7 @@
 //! Called once, at boot, and by `cargo xtask` to check what it is about to hand over.
 
 use crate::guests_txt::MAX_LATENCY;
+use crate::sched::credit2::Config;
 use crate::units::{CpuId, CpuSet, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -15,6 +16,7 @@ use core::fmt;
 
 mod cpus;
 mod cstates;
+mod frames;
 mod number;
 mod problem;
 mod table;
@@ -23,6 +25,7 @@ pub(crate) use cpus::cpu_list;
 pub use cstates::{
     CStateOptions, CpuidOverride, CpuidRegister, EarlyIrq, MaxCState, StatesOff, TableEdit,
 };
+pub use frames::{Frame, FrameTable};
 pub(crate) use number::number;
 pub use problem::Problem;
 pub use table::{OPTIONS, OptionSpec};
@@ -113,6 +116,12 @@ pub struct Options {
     pub governor: Option<String>,
     /// `latency=`: the longest exit latency that CPUs may choose. For each CPU the last one counts.
     pub latency: Vec<LatencyLimit>,
+    /// `sched=`: which scheduler. `None`: the default one.
+    pub sched: Option<String>,
+    /// `arinc653=`: the table of frames.
+    pub arinc653: Option<FrameTable>,
+    /// The options of credit2.
+    pub credit2: Config,
     /// The options about C-states.
     pub cstates: CStateOptions,
     /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
@@ -146,6 +155,9 @@ impl Default for Options {
             idle: IdleMethod::default(),
             governor: None,
             latency: Vec::new(),
+            sched: None,
+            arinc653: None,
+            credit2: Config::default(),
             cstates: CStateOptions::default(),
             exit_port: None,
             run_for: None,

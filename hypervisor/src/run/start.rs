@@ -12,15 +12,14 @@ use lull_core::idle::CpuIdle;
 use lull_core::options::{AccountFault, Options};
 use lull_core::platform::Platform;
 use lull_core::residency::{Fault, Interval};
-use lull_core::sched::Scheduler;
-use lull_core::sched::fair::Fair;
+use lull_core::sched::{AnyScheduler, Scheduler};
 use lull_core::units::{CpuId, Micros, Nanos};
 use lull_core::wake::{Events, WakeWord};
 use spin::Once;
 
 use super::counters::{Asked, Row};
 use super::guests::{self, Outcome};
-use super::{bus_masters, choose, end, hardware, hosting, msr_writes};
+use super::{bus_masters, choose, end, hardware, hosting, msr_writes, scheduler};
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
@@ -33,16 +32,13 @@ use crate::machine::{self, BareMetal};
 use crate::virt::{self, Backend};
 use crate::{cpu, mm, smp, time};
 
-/// A vCPU runs for at most this long before others may have their turn.
-const SLICE: Nanos = Nanos::new(10_000_000);
-
 /// An interval that a test drops or doubles is at least this long, so that the books are off by more than their tolerance.
 const SPOILED_INTERVAL: Nanos = Nanos::new(5_000_000);
 
 /// The whole machine, once it runs.
 pub struct Running {
     /// The CPUs and the scheduler.
-    pub machine: Machine<BareMetal, Fair>,
+    pub machine: Machine<BareMetal, AnyScheduler>,
     /// The guests.
     pub domains: DomainTable,
     /// What the firmware told.
@@ -131,7 +127,7 @@ pub fn start(booted: Booted) -> ! {
         .map(|cpu| cpu.index() + 1)
         .max()
         .unwrap_or(1);
-    let sched = Fair::new(cpus, domains.slots(), time::rate().ticks(SLICE));
+    let sched = scheduler::make(&options, cpus, domains.slots());
     let machine = Machine::new(BareMetal, sched, cpus);
     for &cpu in &smp.online {
         if let Err(why) = machine.cpu_online(cpu) {
@@ -151,6 +147,7 @@ pub fn start(booted: Booted) -> ! {
         choices: (0..cpus).map(|_| Once::new()).collect(),
     });
     guests::add_to_scheduler(running);
+    scheduler::complete(running);
     spoil_accounting(running);
     open_console(running, apic.io_apics);
 
@@ -194,11 +191,11 @@ fn other_cpu(cpu: CpuId) -> ! {
 fn leave_out(running: &Running, cpu: CpuId, why: &str) {
     tell(Where::Cpu, cpu, why, "virtualization on every CPU");
     let machine = &running.machine;
-    let moved = machine.sched().cpu_offline(cpu, time::now(), &mut |to| {
-        machine.post(to, Events::RESCHED)
-    });
-    if let Err(why) = moved {
-        log::warn!("{cpu}: {why}");
+    match machine.sched().cpu_offline(cpu, time::now()) {
+        Ok(moved) => moved
+            .iter()
+            .for_each(|to| machine.post(to, Events::RESCHED)),
+        Err(why) => log::warn!("{cpu}: {why}"),
     }
 }
 

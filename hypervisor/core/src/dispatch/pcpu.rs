@@ -4,10 +4,11 @@ use super::stats::DispatchStats;
 use crate::idle::IdleControl;
 use crate::residency::{CpuAccount, HwAccount};
 use crate::sync::Lock;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::timer::{DeadlineQueue, TimerKey, UnknownVcpu};
 use crate::units::{Ticks, VcpuId};
 use crate::wake::{Origin, WakeStats, WakeWord};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 const NO_VCPU: u32 = u32::MAX;
@@ -19,7 +20,7 @@ pub struct Pcpu {
     /// What is asked of it.
     pub word: WakeWord,
     /// Where its time went.
-    pub account: CpuAccount,
+    pub account: Arc<CpuAccount>,
     /// What its own hardware says of that.
     pub hardware: HwAccount,
     /// The posts that it made to others.
@@ -35,14 +36,16 @@ pub struct Pcpu {
     current: AtomicU32,
     /// On whose behalf it acts now.
     origin: AtomicU64,
+    /// It is in [`Runner::enter`](super::Runner::enter): what it does, its vCPU caused. Read by the own CPU only.
+    serves_exit: AtomicBool,
 }
 
 impl Pcpu {
-    pub(super) fn new(vcpus: usize) -> Self {
+    pub(super) fn new(vcpus: usize, account: Arc<CpuAccount>) -> Self {
         Self {
             word: WakeWord::new(),
-            account: CpuAccount::new(),
             hardware: HwAccount::new(),
+            account,
             wakes: WakeStats::default(),
             stats: DispatchStats::default(),
             idle: IdleControl::new(vcpus),
@@ -50,6 +53,7 @@ impl Pcpu {
             next_deadline: AtomicU64::new(Ticks::MAX.get()),
             current: AtomicU32::new(NO_VCPU),
             origin: AtomicU64::new(Origin::NOBODY.to_raw()),
+            serves_exit: AtomicBool::new(false),
         }
     }
 
@@ -72,6 +76,14 @@ impl Pcpu {
 
     pub(super) fn set_origin(&self, origin: Origin) {
         self.origin.store(origin.to_raw(), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_serves_exit(&self, serves: bool) {
+        self.serves_exit.store(serves, Ordering::Relaxed);
+    }
+
+    pub(super) fn serves_exit(&self) -> bool {
+        self.serves_exit.load(Ordering::Relaxed)
     }
 
     /// When it must look at its deadlines again.

@@ -166,7 +166,9 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     fn enter(&mut self, v: VcpuId) {
         self.arm();
         self.act_for(Cause::Vcpu(v));
+        self.pcpu.set_serves_exit(true);
         let outcome = self.runner.enter(v);
+        self.pcpu.set_serves_exit(false);
         match outcome {
             RunOutcome::Events => {}
             RunOutcome::Block if self.is_kicked(v) => self.pcpu.stats.block_cancelled(),

@@ -12,6 +12,7 @@ mod host;
 mod keys;
 mod machine;
 mod numbers;
+mod sched;
 
 use super::case::Case;
 
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Case> {
         bochs::cases(),
         bochs_guests::cases(),
         numbers::cases(),
+        sched::cases(),
         accounting::cases(),
         keys::cases(),
         commands::cases(),
