@@ -1,7 +1,9 @@
 //! From words to a guest.
 
 use super::words::{self, Separator, Word};
-use super::{Cap, GuestConfig, MAX_CMDLINE, MAX_LATENCY, MAX_NAME, MAX_VCPUS, MemSize, Pin, RtParams, Weight};
+use super::{
+    Cap, GuestConfig, MAX_CMDLINE, MAX_LATENCY, MAX_NAME, MAX_VCPUS, MemSize, Pin, RtParams, Weight,
+};
 use crate::options::{Problem, number};
 use crate::units::{CpuId, MAX_CPUS, Micros};
 use alloc::format;

@@ -174,9 +174,7 @@ prop_compose! {
         latency in prop::option::of(0..=1_000_000_u64),
         soft in prop::option::of(0_u32..256),
         cap in prop::option::of(1_u16..=6400),
-        period in 10_u64..=3_600_000_000,
-        part in 0_u64..=100,
-        extratime: bool,
+        (period, part, extratime) in (10_u64..=3_600_000_000, 0_u64..=100, any::<bool>()),
         cmdline in "[^\\pC]{0,60}",
     ) -> GuestConfig {
         GuestConfig {

@@ -2,8 +2,7 @@
 
 use super::{
     AccountFault, Crash, EarlyIrq, ExitPort, FrameTable, IdleMethod, LatencyLimit, LogLevel,
-    Options, Seconds,
-    number,
+    Options, Seconds, number,
 };
 use crate::governor::AnyGovernor;
 use crate::sched::AnyScheduler;

@@ -80,6 +80,9 @@ fn the_last_latency_of_a_cpu_counts() {
     ] {
         assert_eq!(Options::parse(word).1[0].why, why, "{word}");
     }
+}
+
+#[test]
 fn an_unknown_scheduler_is_named_and_the_default_one_used() {
     let (options, problems) =
         Options::parse("sched=cfs sched_ratelimit_us=50 credit2_runqueue=rack");
