@@ -191,11 +191,14 @@ impl World {
 }
 
 fn nobody_runs_twice_and_nobody_is_forgotten(name: &str, arrangement: Arrangement) {
+    let Some(rate) = TickRate::from_hz(2_000_000) else {
+        panic!("not zero");
+    };
     let setup = Setup {
         topology: Topology::regular(1, CPUS / 2, 2),
         units: UNITS + 1,
         domains: 3,
-        rate: TickRate::from_hz(2_000_000).unwrap(),
+        rate,
         credit2: Config {
             arrangement,
             ..Config::default()

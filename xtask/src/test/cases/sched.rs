@@ -32,6 +32,16 @@ fn busy(name: &str, more: &str) -> String {
 }
 
 fn run(lab: &Lab<'_>, cpus: u32, words: &str, guests: &[(&str, &str)]) -> Result<Ran> {
+    run_for(lab, SECONDS, cpus, words, guests)
+}
+
+fn run_for(
+    lab: &Lab<'_>,
+    seconds: u32,
+    cpus: u32,
+    words: &str,
+    guests: &[(&str, &str)],
+) -> Result<Ran> {
     let rig = guests.iter().fold(lab.rig("run"), |rig, (name, more)| {
         rig.guest(&busy(name, more))
     });
@@ -40,7 +50,7 @@ fn run(lab: &Lab<'_>, cpus: u32, words: &str, guests: &[(&str, &str)]) -> Result
         .fold(rig, |rig, word| rig.word(word));
     let ran = rig
         .cpus(cpus)
-        .word(&format!("for={SECONDS}"))
+        .word(&format!("for={seconds}"))
         .limit(300)
         .run()?;
     Ok(ran)
@@ -64,7 +74,7 @@ fn credit2_weight(lab: &Lab<'_>) -> Result<()> {
         ("c", "weight=512"),
         ("d", "weight=1024"),
     ];
-    let ran = run(lab, 1, "sched=credit2", &guests)?;
+    let ran = run_for(lab, 6, 1, "sched=credit2", &guests)?;
     ran.ok()?;
     let times = guests
         .iter()

@@ -88,7 +88,7 @@ impl Timeline {
         for at in 0..self.count {
             let frame = self.frames[at];
             if frame.unit == unit {
-                self.major = self.major - frame.length;
+                self.major -= frame.length;
             } else {
                 self.frames[kept] = frame;
                 kept += 1;

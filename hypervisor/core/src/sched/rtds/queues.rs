@@ -81,9 +81,9 @@ impl Slot {
         let mut ran = now - self.start;
         self.start = self.start.max(now);
         if ran < self.left {
-            self.left = self.left - ran;
+            self.left -= ran;
         } else if self.extratime {
-            ran = ran - self.left;
+            ran -= self.left;
             let budget = self.budget.get().max(1);
             let more = ran.get() / budget;
             let levels = u32::try_from(more).unwrap_or(u32::MAX).saturating_add(1);
