@@ -8,7 +8,7 @@ use super::topology::Topology;
 use super::violation::{Rule, Violation};
 use crate::rng::Rng;
 use lull_core::governor::AnyGovernor;
-use lull_core::sched::Weight;
+use lull_core::sched::{AnyScheduler, Weight};
 
 const MS: u64 = 1_000_000;
 
@@ -36,6 +36,7 @@ pub fn random(seed: u64, broken: Option<Broken>) -> Plan {
         machine: machines[pick(&mut rng, machines.len())].to_owned(),
         entry: Entry::ALL[pick(&mut rng, Entry::ALL.len())],
         governor: AnyGovernor::NAMES[pick(&mut rng, AnyGovernor::NAMES.len())].to_owned(),
+        scheduler: AnyScheduler::NAMES[pick(&mut rng, AnyScheduler::NAMES.len())].to_owned(),
         faults: if rng.one_in(2) {
             Faults::random(&mut rng)
         } else {
