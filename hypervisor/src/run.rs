@@ -26,6 +26,7 @@ pub mod hosting;
 #[cfg(target_os = "none")]
 mod probes;
 #[cfg(target_os = "none")]
+mod scheduler;
 mod start;
 #[cfg(target_os = "none")]
 mod wake_tests;

@@ -61,8 +61,8 @@ pub struct SimArgs {
     /// Who chooses among C-states
     #[arg(long, value_name = "NAME", default_value = "lull")]
     governor: String,
-    /// Who chooses among vCPUs
-    #[arg(long, value_name = "NAME", default_value = "fair")]
+    /// Who chooses among vCPUs: credit2, fair
+    #[arg(long, value_name = "NAME", default_value = "credit2")]
     scheduler: String,
     /// What the machine does within its contract, separated by commas: timer (late or early), spurious (wakes), ipi (slow),
     /// exit (from C-states sooner than said)

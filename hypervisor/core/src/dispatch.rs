@@ -18,7 +18,7 @@
 //! Called by: the image and the simulator, once per pCPU.
 
 use crate::governor::Governor;
-use crate::idle::CpuIdle;
+use crate::idle::{CpuIdle, MonitorTrust};
 use crate::platform::Platform;
 use crate::sched::Scheduler;
 use crate::units::{Ticks, VcpuId};
@@ -102,6 +102,10 @@ pub trait Runner {
 impl<P: Platform, S: Scheduler> Machine<P, S> {
     /// Runs this pCPU until STOP is posted to it. Starts its account. The scheduler must know it as online already.
     pub fn run<G: Governor, R: Runner>(&self, idle: &mut CpuIdle<G>, runner: &R) {
+        let sees_stores = idle.monitor() == MonitorTrust::SeesStores;
+        let cpu = self.platform().cpu();
+        let cpus = self.sched().cpus();
+        cpus.set_states(cpu, idle.table(), sees_stores);
         if let Some(mut pcpu) = pcpu_loop::PcpuLoop::new(self, runner) {
             pcpu.run(idle);
         }

@@ -1,7 +1,8 @@
 //! The guest list of a boot bundle, `guests.txt`, and the `--guest` form of the same.
 //!
 //! ```text
-//! # NAME [kernel=FILE] [vcpus=N] [mem=SIZE] [weight=N] [pin=CPU|LO-HI|all] [latency=MICROSECONDS] [cmdline="..."]
+//! # NAME [kernel=FILE] [vcpus=N] [mem=SIZE] [weight=N] [pin=CPU|LO-HI|all] [latency=MICROSECONDS]
+//!      [soft=CPU|LO-HI|all] [cap=PERCENT] [period-us=N] [budget-us=N] [extratime=on|off] [cmdline="..."]
 //! idle-timer pin=1
 //! heavy kernel=busy vcpus=2 mem=64M weight=1024 pin=0-1 cmdline="seconds=10 say=\"hi\""
 //! ```
@@ -20,7 +21,7 @@ use core::fmt;
 mod parse;
 mod words;
 
-pub use crate::sched::Weight;
+pub use crate::sched::{Cap, RtParams, Weight};
 
 /// The largest number of guests in a list.
 pub const MAX_GUESTS: usize = 256;
@@ -133,6 +134,12 @@ pub struct GuestConfig {
     pub pin: Pin,
     /// The longest exit latency that its vCPUs accept, each of the pCPU that it last ran on. `None`: any.
     pub latency: Option<Micros>,
+    /// Where they prefer to run, among where they may.
+    pub soft: Pin,
+    /// The most that all of them may have together.
+    pub cap: Option<Cap>,
+    /// The reservation of each of them.
+    pub rt: RtParams,
     /// What it finds as its command line: no control characters, at most [`MAX_CMDLINE`] bytes.
     pub cmdline: String,
 }
@@ -152,6 +159,9 @@ impl GuestConfig {
             weight: Weight::DEFAULT,
             pin: Pin::All,
             latency: None,
+            soft: Pin::All,
+            cap: None,
+            rt: RtParams::DEFAULT,
             cmdline: String::new(),
         })
     }
@@ -199,6 +209,21 @@ impl fmt::Display for GuestConfig {
         }
         if let Some(latency) = self.latency {
             write!(f, " latency={}", latency.get())?;
+        }
+        if self.soft != Pin::All {
+            write!(f, " soft={}", self.soft)?;
+        }
+        if let Some(cap) = self.cap {
+            write!(f, " cap={cap}")?;
+        }
+        if self.rt.period() != RtParams::DEFAULT.period() {
+            write!(f, " period-us={}", self.rt.period().get())?;
+        }
+        if self.rt.budget() != RtParams::DEFAULT.budget() {
+            write!(f, " budget-us={}", self.rt.budget().get())?;
+        }
+        if !self.rt.extratime {
+            write!(f, " extratime=off")?;
         }
         if !self.cmdline.is_empty() {
             write!(f, " cmdline={}", words::Quoted(&self.cmdline))?;

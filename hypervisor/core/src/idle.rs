@@ -105,6 +105,11 @@ impl<G: Governor> CpuIdle<G> {
         &self.table
     }
 
+    /// Whether its monitor can be trusted.
+    pub fn monitor(&self) -> MonitorTrust {
+        self.monitor
+    }
+
     /// The CPU's governor.
     pub fn governor(&self) -> &G {
         &self.governor

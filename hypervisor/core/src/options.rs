@@ -8,6 +8,7 @@
 
 use crate::governor::LatencyPrice;
 use crate::guests_txt::MAX_LATENCY;
+use crate::sched::credit2::Config;
 use crate::units::{CpuId, CpuSet, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -16,6 +17,7 @@ use core::fmt;
 
 mod cpus;
 mod cstates;
+mod frames;
 mod number;
 mod problem;
 mod table;
@@ -25,6 +27,7 @@ pub(crate) use cpus::cpu_list;
 pub use cstates::{
     CStateOptions, CpuidOverride, CpuidRegister, EarlyIrq, MaxCState, StatesOff, TableEdit,
 };
+pub use frames::{Frame, FrameTable};
 pub(crate) use number::number;
 pub use problem::Problem;
 pub use table::{OPTIONS, OptionSpec};
@@ -120,6 +123,12 @@ pub struct Options {
     pub trace_idle: Option<usize>,
     /// `latency=`: the longest exit latency that CPUs may choose. For each CPU the last one counts.
     pub latency: Vec<LatencyLimit>,
+    /// `sched=`: which scheduler. `None`: the default one.
+    pub sched: Option<String>,
+    /// `arinc653=`: the table of frames.
+    pub arinc653: Option<FrameTable>,
+    /// The options of credit2.
+    pub credit2: Config,
     /// The options about C-states.
     pub cstates: CStateOptions,
     /// How CPUs wake each other.
@@ -163,6 +172,9 @@ impl Default for Options {
             latency_price: LatencyPrice::DEFAULT,
             trace_idle: None,
             latency: Vec::new(),
+            sched: None,
+            arinc653: None,
+            credit2: Config::default(),
             cstates: CStateOptions::default(),
             wakes: WakeOptions::default(),
             exit_port: None,

@@ -6,8 +6,8 @@
 use loom::sync::Arc;
 use loom::thread;
 use lull_core::sched::fair::Fair;
-use lull_core::sched::{Decision, Prev, Scheduler, UnitParams};
-use lull_core::units::{CpuId, Ticks, VcpuId};
+use lull_core::sched::{Decision, Prev, Scheduler, UnitParams, WakeBy};
+use lull_core::units::{CpuId, CpuSet, Ticks, VcpuId};
 
 const CPU0: CpuId = CpuId::new(0);
 const CPU1: CpuId = CpuId::new(1);
@@ -25,7 +25,7 @@ fn world() -> Arc<Fair> {
         fair.add(unit, UnitParams::default()).unwrap();
         assert!(fair.units().get(unit).unwrap().state.online());
     }
-    assert_eq!(fair.wake(v(0), Ticks::new(1)), None);
+    assert!(fair.wake(v(0), Ticks::new(1), WakeBy::Event).is_empty());
     assert_eq!(fair.schedule(CPU0, Ticks::new(1), None).run, Some(v(0)));
     fair.cpu_online(CPU1).unwrap();
     Arc::new(fair)
@@ -47,12 +47,12 @@ fn a_wake_meets_a_cpu_that_goes_idle() {
         let fair = world();
         let waker = {
             let fair = fair.clone();
-            thread::spawn(move || fair.wake(v(1), Ticks::new(2)))
+            thread::spawn(move || fair.wake(v(1), Ticks::new(2), WakeBy::Event))
         };
         let decision = look(&fair);
         let told = waker.join().unwrap();
         assert!(
-            decision.run == Some(v(1)) || decision.tickle == Some(CPU1) || told == Some(CPU1),
+            decision.run == Some(v(1)) || decision.tickle.contains(CPU1) || told.contains(CPU1),
             "v1 waits while CPU 1 sleeps: {decision:?}, told {told:?}"
         );
     });
@@ -63,7 +63,7 @@ fn a_preempted_unit_meets_a_cpu_that_goes_idle() {
     bounded(|| {
         let fair = world();
         // v1 waits behind v0; CPU 0's slice ends while CPU 1 looks.
-        assert_eq!(fair.wake(v(1), Ticks::new(1)), None);
+        assert!(fair.wake(v(1), Ticks::new(1), WakeBy::Event).is_empty());
         let cpu0 = {
             let fair = fair.clone();
             thread::spawn(move || {
@@ -74,7 +74,7 @@ fn a_preempted_unit_meets_a_cpu_that_goes_idle() {
                 };
                 let decision = fair.schedule(CPU0, now, Some(prev));
                 let saved = if decision.run == Some(v(0)) {
-                    None
+                    CpuSet::EMPTY
                 } else {
                     fair.context_saved(CPU0, prev, now)
                 };
@@ -84,11 +84,13 @@ fn a_preempted_unit_meets_a_cpu_that_goes_idle() {
         let decision = look(&fair);
         let (other, saved) = cpu0.join().unwrap();
         assert_ne!(decision.run, other.run, "one unit on two CPUs");
-        let told = [decision.tickle, other.tickle, saved].contains(&Some(CPU1));
+        let told = [decision.tickle, other.tickle, saved]
+            .iter()
+            .any(|told| told.contains(CPU1));
         assert!(
             decision.run.is_some() || told,
             "one waits while CPU 1 sleeps: {decision:?}, {other:?}, {saved:?}"
         );
-        assert!(other.run.is_some() || other.tickle == Some(CPU0));
+        assert!(other.run.is_some() || other.tickle.contains(CPU0));
     });
 }

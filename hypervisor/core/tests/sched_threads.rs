@@ -1,19 +1,21 @@
-//! The fair scheduler under real threads: four CPUs, units that halt and are kicked, and an administrator who changes
+//! Schedulers under real threads: four CPUs, units that halt and are kicked, and an administrator who changes
 //! weights and affinities and takes units out and puts them back. A unit that runs twice at once, runs where it must not,
 //! or is forgotten, fails the test; the watchdog turns a hang into a failure.
 #![cfg(not(loom))]
 
-use lull_core::sched::fair::Fair;
+use lull_core::sched::credit2::{Arrangement, Config};
 use lull_core::sched::unit::Kick;
-use lull_core::sched::{Leave, Prev, Removal, Scheduler, UnitParams, Weight};
-use lull_core::units::{CpuId, CpuSet, Ticks, VcpuId};
+use lull_core::sched::{
+    AnyScheduler, Cap, Leave, Prev, Removal, Scheduler, Setup, Topology, UnitParams, WakeBy, Weight,
+};
+use lull_core::units::{CpuId, CpuSet, DomId, TickRate, Ticks, VcpuId};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const CPUS: usize = 4;
 const UNITS: usize = 9;
 const KICKERS: usize = 2;
-const ROUNDS: usize = 20_000;
+const ROUNDS: usize = 1_000;
 
 /// What a unit is about: work that is given to it, and that it has seen.
 #[derive(Default)]
@@ -24,7 +26,7 @@ struct Work {
 }
 
 struct World {
-    fair: Fair,
+    sched: AnyScheduler,
     clock: AtomicU64,
     resched: [AtomicBool; CPUS],
     work: [Work; UNITS + 1],
@@ -49,8 +51,8 @@ impl World {
         Ticks::new(self.clock.fetch_add(100, SeqCst))
     }
 
-    fn tickle(&self, target: Option<CpuId>) {
-        if let Some(cpu) = target {
+    fn tickle(&self, targets: CpuSet) {
+        for cpu in targets.iter() {
             self.resched[cpu.index()].store(true, SeqCst);
         }
     }
@@ -64,23 +66,23 @@ impl World {
     }
 
     fn kick(&self, v: VcpuId) {
-        let Some(unit) = self.fair.units().get(v) else {
+        let Some(unit) = self.sched.units().get(v) else {
             return;
         };
         match unit.state.kick() {
-            Kick::WokeBlocked => self.tickle(self.fair.wake(v, self.now())),
+            Kick::WokeBlocked => self.tickle(self.sched.wake(v, self.now(), WakeBy::Event)),
             Kick::Running(_) | Kick::Pending => {}
         }
     }
 
     fn start(&self, v: VcpuId) {
         if self
-            .fair
+            .sched
             .units()
             .get(v)
             .is_some_and(|unit| unit.state.online())
         {
-            self.tickle(self.fair.wake(v, self.now()));
+            self.tickle(self.sched.wake(v, self.now(), WakeBy::Event));
         }
     }
 
@@ -89,19 +91,24 @@ impl World {
         let mut dice = Dice(index as u64 + 17);
         let mut current: Option<VcpuId> = None;
         let mut leave = Some(Leave::Runnable);
+        let mut until = None;
         while !self.over() {
+            if until.is_some_and(|until| until <= self.now()) {
+                leave = leave.or(Some(Leave::Runnable));
+            }
             if self.resched[index].swap(false, SeqCst) {
                 leave = leave.or(Some(Leave::Runnable));
             }
             if let Some(leave) = leave.take() {
                 let prev = current.map(|unit| Prev { unit, leave });
-                let decision = self.fair.schedule(cpu, self.now(), prev);
+                let decision = self.sched.schedule(cpu, self.now(), prev);
                 self.tickle(decision.tickle);
+                until = decision.until;
                 if decision.run != current {
                     if let Some(prev) = prev {
                         // Right before it may run elsewhere.
                         self.work[prev.unit.index()].on_cpu.store(false, SeqCst);
-                        self.tickle(self.fair.context_saved(cpu, prev, self.now()));
+                        self.tickle(self.sched.context_saved(cpu, prev, self.now()));
                     }
                     if let Some(v) = decision.run {
                         let twice = self.work[v.index()].on_cpu.swap(true, SeqCst);
@@ -115,7 +122,7 @@ impl World {
                 continue;
             };
             let work = &self.work[v.index()];
-            if let Some(unit) = self.fair.units().get(v) {
+            if let Some(unit) = self.sched.units().get(v) {
                 unit.state.consume_kick();
             }
             work.done.store(work.given.load(SeqCst), SeqCst);
@@ -155,27 +162,50 @@ impl World {
                 .filter(|cpu| bits & (1 << cpu) != 0)
                 .map(|cpu| CpuId::new(cpu as u32))
                 .collect();
-            match self.fair.set_affinity(v, affinity, self.now()) {
+            match self.sched.set_affinity(v, affinity, self.now()) {
                 Ok(target) => self.tickle(target),
                 Err(error) => panic!("{error}"),
             }
-            let weight = Weight::new(dice.roll(1000) as u16 + 1).unwrap_or_default();
-            assert_eq!(self.fair.set_weight(v, weight, self.now()), Ok(()));
-            let _ = self.fair.add(fleeting, UnitParams::default());
-            self.start(fleeting);
-            if let Ok(Removal::RunsOn(cpu)) = self.fair.remove(fleeting) {
-                self.tickle(Some(cpu));
+            // Not every scheduler knows these.
+            if let Ok(target) = self.sched.set_soft_affinity(v, affinity, self.now()) {
+                self.tickle(target);
             }
-            self.fair.dump(self.now(), &mut |_| {});
+            let cap = Cap::new(dice.roll(200) as u16).filter(|_| dice.roll(2) == 0);
+            if let Ok(target) = self
+                .sched
+                .set_cap(DomId::new(v.get() as u16 % 3), cap, self.now())
+            {
+                self.tickle(target);
+            }
+            let weight = Weight::new(dice.roll(1000) as u16 + 1).unwrap_or_default();
+            assert_eq!(self.sched.set_weight(v, weight, self.now()), Ok(()));
+            let _ = self.sched.add(fleeting, UnitParams::default());
+            self.start(fleeting);
+            if let Ok(Removal::RunsOn(cpu) | Removal::MadeRoom(cpu)) = self.sched.remove(fleeting) {
+                self.tickle(CpuSet::single(cpu));
+            }
+            self.sched.dump(self.now(), |_| {});
             std::thread::yield_now();
         }
     }
 }
 
-#[test]
-fn nobody_runs_twice_and_nobody_is_forgotten() {
+fn nobody_runs_twice_and_nobody_is_forgotten(name: &str, arrangement: Arrangement) {
+    let Some(rate) = TickRate::from_hz(2_000_000) else {
+        panic!("not zero");
+    };
+    let setup = Setup {
+        topology: Topology::regular(1, CPUS / 2, 2),
+        units: UNITS + 1,
+        domains: 3,
+        rate,
+        credit2: Config {
+            arrangement,
+            ..Config::default()
+        },
+    };
     let world = World {
-        fair: Fair::new(CPUS, UNITS + 1, Ticks::new(20_000)),
+        sched: AnyScheduler::by_name(name, setup),
         clock: AtomicU64::new(1),
         resched: Default::default(),
         work: Default::default(),
@@ -183,10 +213,14 @@ fn nobody_runs_twice_and_nobody_is_forgotten() {
         deadline: Instant::now() + Duration::from_secs(120),
     };
     for cpu in 0..CPUS {
-        assert_eq!(world.fair.cpu_online(CpuId::new(cpu as u32)), Ok(()));
+        assert_eq!(world.sched.cpu_online(CpuId::new(cpu as u32)), Ok(()));
     }
     for v in (0..UNITS).map(|v| VcpuId::new(v as u32)) {
-        assert_eq!(world.fair.add(v, UnitParams::default()), Ok(()));
+        let params = UnitParams {
+            domain: DomId::new(v.get() as u16 % 3),
+            ..UnitParams::default()
+        };
+        assert_eq!(world.sched.add(v, params), Ok(()));
         world.start(v);
     }
     std::thread::scope(|scope| {
@@ -202,4 +236,24 @@ fn nobody_runs_twice_and_nobody_is_forgotten() {
     assert!(!world.late());
     let given: u64 = world.work.iter().map(|work| work.given.load(SeqCst)).sum();
     assert_eq!(given, (KICKERS * ROUNDS) as u64);
+}
+
+#[test]
+fn fair() {
+    nobody_runs_twice_and_nobody_is_forgotten("fair", Arrangement::All);
+}
+
+#[test]
+fn credit2_with_one_runqueue() {
+    nobody_runs_twice_and_nobody_is_forgotten("credit2", Arrangement::All);
+}
+
+#[test]
+fn credit2_with_a_runqueue_per_core() {
+    nobody_runs_twice_and_nobody_is_forgotten("credit2", Arrangement::Core);
+}
+
+#[test]
+fn credit2_with_a_runqueue_per_cpu() {
+    nobody_runs_twice_and_nobody_is_forgotten("credit2", Arrangement::Cpu);
 }

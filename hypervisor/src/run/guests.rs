@@ -179,8 +179,13 @@ impl Machinery for Hardware<'_> {
 pub fn add_to_scheduler(running: &Running) {
     for domain in running.domains.iter() {
         let params = UnitParams {
+            domain: domain.id(),
             weight: domain.config().weight,
+            cap: domain.config().cap,
             affinity: domain.config().pin.affinity(),
+            soft: domain.config().soft.affinity(),
+            rt: domain.config().rt,
+            latency: domain.config().latency.map(Micros::to_nanos),
         };
         for vcpu in domain.vcpus() {
             if let Err(why) = running.machine.add_vcpu(vcpu.id(), params) {

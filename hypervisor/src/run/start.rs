@@ -12,8 +12,7 @@ use lull_core::idle::CpuIdle;
 use lull_core::options::{AccountFault, Options};
 use lull_core::platform::Platform;
 use lull_core::residency::{Fault, Interval};
-use lull_core::sched::Scheduler;
-use lull_core::sched::fair::Fair;
+use lull_core::sched::{AnyScheduler, Scheduler};
 use lull_core::trace::{IdleTrace, Recorder};
 use lull_core::units::{CpuId, Micros, Nanos};
 use lull_core::wake::{Cause, Events, WakeWord};
@@ -22,7 +21,9 @@ use spin::Once;
 use super::counters::{Asked, Row, StandIns};
 use super::guests::{self, Outcome};
 use super::msr_writes::Moment;
-use super::{bus_masters, choose, end, hardware, hosting, msr_writes, probes, wake_tests};
+use super::{
+    bus_masters, choose, end, hardware, hosting, msr_writes, probes, scheduler, wake_tests,
+};
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
@@ -35,16 +36,13 @@ use crate::machine::{self, BareMetal};
 use crate::virt::{self, Backend};
 use crate::{cpu, mm, smp, time};
 
-/// A vCPU runs for at most this long before others may have their turn.
-const SLICE: Nanos = Nanos::new(10_000_000);
-
 /// An interval that a test drops or doubles is at least this long, so that the books are off by more than their tolerance.
 const SPOILED_INTERVAL: Nanos = Nanos::new(5_000_000);
 
 /// The whole machine, once it runs.
 pub struct Running {
     /// The CPUs and the scheduler.
-    pub machine: Machine<BareMetal, Fair>,
+    pub machine: Machine<BareMetal, AnyScheduler>,
     /// The guests.
     pub domains: DomainTable,
     /// What the firmware told.
@@ -146,7 +144,7 @@ pub fn start(booted: Booted) -> ! {
         .unwrap_or(1);
     let parked = smp.parked;
     prepare_clocks(&options, &firmware, &mut apic, cpus);
-    let sched = Fair::new(cpus, domains.slots(), time::rate().ticks(SLICE));
+    let sched = scheduler::make(&options, cpus, domains.slots());
     let machine = Machine::new(BareMetal, sched, cpus);
     for &cpu in &smp.online {
         if let Err(why) = machine.cpu_online(cpu) {
@@ -170,6 +168,7 @@ pub fn start(booted: Booted) -> ! {
         .machine
         .set_passes_for_all(!running.options.wakes.notify);
     guests::add_to_scheduler(running);
+    scheduler::complete(running);
     spoil_accounting(running);
     open_console(running, apic.io_apics);
 
@@ -263,11 +262,11 @@ fn park_unused(running: &Running, cpu: CpuId) -> ! {
 fn leave_out(running: &Running, cpu: CpuId, why: &str) {
     tell(Where::Cpu, cpu, why, "virtualization on every CPU");
     let machine = &running.machine;
-    let moved = machine.sched().cpu_offline(cpu, time::now(), &mut |to| {
-        machine.post(to, Events::RESCHED)
-    });
-    if let Err(why) = moved {
-        log::warn!("{cpu}: {why}");
+    match machine.sched().cpu_offline(cpu, time::now()) {
+        Ok(moved) => moved
+            .iter()
+            .for_each(|to| machine.post(to, Events::RESCHED)),
+        Err(why) => log::warn!("{cpu}: {why}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::pcpu::Pcpu;
 use crate::platform::Platform;
 use crate::sched::unit::Kick;
-use crate::sched::{Removal, SchedError, Scheduler, UnitParams, Weight};
+use crate::sched::{Removal, SchedError, Scheduler, UnitParams, WakeBy, Weight};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::timer::{TimerKey, UnknownVcpu};
 use crate::units::{CpuId, CpuSet, Nanos, Ticks, VcpuId};
@@ -26,10 +26,15 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
     /// A machine with CPUs 0 to `cpus - 1`. The scheduler must have been made for as many.
     pub fn new(platform: P, sched: S, cpus: usize) -> Self {
         let vcpus = sched.units().capacity();
+        let pcpu = |cpu| {
+            let account = sched.cpus().account(CpuId::new(cpu as u32));
+            Pcpu::new(vcpus, account.cloned().unwrap_or_default())
+        };
+        let pcpus = (0..cpus).map(pcpu).collect();
         Self {
             platform,
             sched,
-            pcpus: (0..cpus).map(|_| Pcpu::new(vcpus)).collect(),
+            pcpus,
             passes_for_all: AtomicBool::new(false),
         }
     }
@@ -183,7 +188,7 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             // On the own pCPU it is this very code that comes before the next entry, which sees the token.
             Kick::Running(cpu) if cpu == self.platform.cpu() => {}
             Kick::Running(cpu) => self.post(cpu, Events::NOTIFY),
-            Kick::WokeBlocked => self.wake(v),
+            Kick::WokeBlocked => self.wake(v, self.waker()),
             Kick::Pending => {}
         }
     }
@@ -202,7 +207,7 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             return;
         };
         if unit.state.online() {
-            self.wake(v);
+            self.wake(v, self.waker());
         } else {
             self.kick(v);
         }
@@ -215,7 +220,7 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
     pub fn remove_vcpu(&self, v: VcpuId) -> Result<Removal, SchedError> {
         self.cancel_vcpu_timer(v);
         let removal = self.sched.remove(v)?;
-        if let Removal::RunsOn(cpu) = removal {
+        if let Removal::RunsOn(cpu) | Removal::MadeRoom(cpu) = removal {
             self.post(cpu, Events::RESCHED);
         }
         Ok(removal)
@@ -333,8 +338,8 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
     }
 
     /// Posts RESCHED where a scheduler asked for it.
-    pub(super) fn tickle(&self, target: Option<CpuId>) {
-        if let Some(cpu) = target {
+    pub(super) fn tickle(&self, targets: CpuSet) {
+        for cpu in targets.iter() {
             self.post(cpu, Events::RESCHED);
         }
     }
@@ -405,8 +410,17 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         let _: Result<(), UnknownVcpu> = self.set_vcpu_timer(v, None);
     }
 
-    fn wake(&self, v: VcpuId) {
-        self.tickle(self.sched.wake(v, self.platform.now()));
+    fn wake(&self, v: VcpuId, by: WakeBy) {
+        self.tickle(self.sched.wake(v, self.platform.now(), by));
+    }
+
+    /// Who causes what this code does now: the vCPU whose exit it handles, if it does.
+    fn waker(&self) -> WakeBy {
+        let cpu = self.platform.cpu();
+        match self.pcpu(cpu) {
+            Some(pcpu) if pcpu.serves_exit() => WakeBy::Runner(cpu),
+            _ => WakeBy::Event,
+        }
     }
 
     fn set_fixed_timer(&self, key: TimerKey, deadline: Option<Ticks>) {

@@ -7,7 +7,8 @@ use crate::sync::Lock;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::timer::{DeadlineQueue, TimerKey, UnknownVcpu};
 use crate::units::{CpuId, MAX_CPUS, Ticks, VcpuId};
-use crate::wake::{Origin, WakeStats, WakeWord, WakerLog};
+use crate::wake::{Cause, Origin, WakeStats, WakeWord, WakerLog};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 const NO_VCPU: u32 = u32::MAX;
@@ -19,7 +20,7 @@ pub struct Pcpu {
     /// What is asked of it.
     pub word: WakeWord,
     /// Where its time went.
-    pub account: CpuAccount,
+    pub account: Arc<CpuAccount>,
     /// What its own hardware says of that.
     pub hardware: HwAccount,
     /// The posts that it made to others.
@@ -42,11 +43,11 @@ pub struct Pcpu {
 }
 
 impl Pcpu {
-    pub(super) fn new(vcpus: usize) -> Self {
+    pub(super) fn new(vcpus: usize, account: Arc<CpuAccount>) -> Self {
         Self {
             word: WakeWord::new(),
-            account: CpuAccount::new(),
             hardware: HwAccount::new(),
+            account,
             wakes: WakeStats::default(),
             wakers: WakerLog::default(),
             woke: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -101,6 +102,11 @@ impl Pcpu {
             .iter()
             .find(|&(_, deadline)| deadline == next)
             .map(|(key, _)| key)
+    }
+
+    /// It handles a vCPU's exit: what it does, its vCPU caused. Its own.
+    pub(super) fn serves_exit(&self) -> bool {
+        matches!(self.origin().cause(), Cause::Vcpu(_))
     }
 
     /// When it must look at its deadlines again.

@@ -355,6 +355,7 @@ fn a_kick_goes_where_the_vcpu_runs() {
             UnitParams {
                 weight: Weight::DEFAULT,
                 affinity: CpuSet::single(other),
+                ..UnitParams::default()
             },
         )
         .unwrap();

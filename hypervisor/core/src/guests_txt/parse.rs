@@ -1,7 +1,9 @@
 //! From words to a guest.
 
 use super::words::{self, Separator, Word};
-use super::{GuestConfig, MAX_CMDLINE, MAX_LATENCY, MAX_NAME, MAX_VCPUS, MemSize, Pin, Weight};
+use super::{
+    Cap, GuestConfig, MAX_CMDLINE, MAX_LATENCY, MAX_NAME, MAX_VCPUS, MemSize, Pin, RtParams, Weight,
+};
 use crate::options::{Problem, number};
 use crate::units::{CpuId, IMAGE_CPUS, Micros};
 use alloc::format;
@@ -10,7 +12,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 const NAME: &str = "1 to 31 letters, digits, `.`, `_` or `-`, the first a letter or a digit";
-const OPTIONS: [(&str, &str); 7] = [
+const OPTIONS: [(&str, &str); 12] = [
     ("kernel", "kernel=FILE, the name of a file in the bundle"),
     ("vcpus", "vcpus=N from 1 to 64"),
     (
@@ -20,6 +22,17 @@ const OPTIONS: [(&str, &str); 7] = [
     ("weight", "weight=N from 1 to 65535"),
     ("pin", "pin=CPU, pin=LOW-HIGH (0 to 255) or pin=all"),
     ("latency", "latency=MICROSECONDS from 0 to 1000000"),
+    ("soft", "soft=CPU, soft=LOW-HIGH (0 to 255) or soft=all"),
+    ("cap", "cap=PERCENT of one CPU, from 1 to 6400"),
+    (
+        "period-us",
+        "period-us=N from 10 to 3600000000, not below budget-us (10000 if not given)",
+    ),
+    (
+        "budget-us",
+        "budget-us=N from 10 up to period-us (4000 if not given)",
+    ),
+    ("extratime", "extratime=on or extratime=off"),
     (
         "cmdline",
         "cmdline=\"...\", at most 1024 bytes without control characters",
@@ -45,15 +58,41 @@ pub(super) fn guest(line: &str, separator: Separator) -> Result<GuestConfig, Vec
         }
     };
     let mut seen = [false; OPTIONS.len()];
+    let mut reserved = Reserved::default();
     for word in options {
-        if let Err(problem) = option(&mut guest, word, &mut seen) {
+        if let Err(problem) = option(&mut guest, &mut reserved, word, &mut seen) {
             problems.push(problem);
         }
+    }
+    match reserved.check(&guest) {
+        Ok(rt) => guest.rt = rt,
+        Err(problem) => problems.push(problem),
     }
     if problems.is_empty() {
         Ok(guest)
     } else {
         Err(problems)
+    }
+}
+
+/// The parts of a reservation, which are right or wrong together.
+#[derive(Default)]
+struct Reserved<'a> {
+    period: Option<Micros>,
+    budget: Option<Micros>,
+    /// The word that was read last.
+    raw: &'a str,
+}
+
+impl Reserved<'_> {
+    fn check(&self, guest: &GuestConfig) -> Result<RtParams, Problem> {
+        let period = self.period.unwrap_or(RtParams::DEFAULT.period());
+        let budget = self.budget.unwrap_or(RtParams::DEFAULT.budget());
+        RtParams::new(period, budget, guest.rt.extratime).ok_or_else(|| {
+            let (period, budget) = (period.get(), budget.get());
+            let why = format!("a budget of {budget} us does not fit into a period of {period} us");
+            Problem::new(self.raw, why, "budget-us=N from 10 up to period-us")
+        })
     }
 }
 
@@ -66,13 +105,17 @@ fn stand_in() -> GuestConfig {
         weight: Weight::DEFAULT,
         pin: Pin::All,
         latency: None,
+        soft: Pin::All,
+        cap: None,
+        rt: RtParams::DEFAULT,
         cmdline: String::new(),
     }
 }
 
-fn option(
+fn option<'a>(
     guest: &mut GuestConfig,
-    word: &Word<'_>,
+    reserved: &mut Reserved<'a>,
+    word: &Word<'a>,
     seen: &mut [bool; OPTIONS.len()],
 ) -> Result<(), Problem> {
     let (name, value) = match word.text.split_once('=') {
@@ -84,7 +127,7 @@ fn option(
         .zip(seen)
         .find(|((known, _), _)| *known == name);
     let Some(((_, form), seen)) = known else {
-        let expected = "kernel=, vcpus=, mem=, weight=, pin=, latency= or cmdline=";
+        let expected = "kernel=, vcpus=, mem=, weight=, pin=, latency=, soft=, cap=, period-us=, budget-us=, extratime= or cmdline=";
         return Err(Problem::new(word.raw, "no such option", expected));
     };
     let problem = |why: String| Problem::new(word.raw, why, form);
@@ -113,6 +156,28 @@ fn option(
         "latency" => {
             let micros = number(value, 0..=MAX_LATENCY.get()).map_err(problem)?;
             guest.latency = Some(Micros::new(micros));
+        }
+        "soft" => guest.soft = pin(value).map_err(problem)?,
+        "cap" => {
+            let cap = number(value, 1..=u64::from(Cap::MAX)).map_err(problem)?;
+            guest.cap = Cap::new(cap as u16);
+        }
+        "period-us" | "budget-us" => {
+            let bounds = RtParams::MIN.get()..=RtParams::MAX.get();
+            let micros = Some(Micros::new(number(value, bounds).map_err(problem)?));
+            reserved.raw = word.raw;
+            if name == "period-us" {
+                reserved.period = micros;
+            } else {
+                reserved.budget = micros;
+            }
+        }
+        "extratime" => {
+            guest.rt.extratime = match value {
+                "on" => true,
+                "off" => false,
+                _ => return Err(problem("neither on nor off".to_string())),
+            };
         }
         _ => {
             if value.len() > MAX_CMDLINE {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::units::Micros;
 use proptest::prelude::*;
 
 fn cpus(low: u32, high: u32) -> Pin {
@@ -34,9 +35,12 @@ fn both_forms_say_the_same() {
         weight: Weight::new(1024).unwrap(),
         pin: cpus(0, 1),
         latency: Some(Micros::new(50)),
+        soft: cpus(1, 1),
+        cap: Cap::new(150),
+        rt: RtParams::new(Micros::new(20_000), Micros::new(5_000), false).unwrap(),
         cmdline: "seconds=10, say=\"hi\" \\o/".into(),
     };
-    let options = r#"kernel=busy vcpus=2 mem=64M weight=1024 pin=0-1 latency=50"#;
+    let options = r#"kernel=busy vcpus=2 mem=64M weight=1024 pin=0-1 latency=50 soft=1 cap=150 period-us=20000 budget-us=5000 extratime=off"#;
     let line = format!(r#"heavy {options} cmdline="seconds=10, say=\"hi\" \\o/"  # a comment"#);
     assert_eq!(GuestConfig::from_line(&line), Ok(expected.clone()));
     let commas = options.replace(' ', ",");
@@ -60,12 +64,42 @@ fn a_bad_line_names_all_that_is_wrong_and_costs_only_itself() {
         said,
         [
             "line 4: `vcpus=0`: 0 is too small (expected vcpus=N from 1 to 64)",
-            "line 4: `wait=1`: no such option (expected kernel=, vcpus=, mem=, weight=, pin=, latency= or cmdline=)",
+            "line 4: `wait=1`: no such option (expected kernel=, vcpus=, mem=, weight=, pin=, latency=, soft=, cap=, period-us=, budget-us=, extratime= or cmdline=)",
             "line 4: `mem=1M`: too small (expected mem=SIZE from 2M to 3G in steps of 4K, like 32M, 2052K or 1G)",
             "line 6: `b\u{FFFD}d`: not UTF-8 (expected text)",
             r#"line 7: `cmdline=\"x`: the quote does not end (expected a closing ")"#,
             "line 8: `pin=3-2`: 3 is above 2 (expected pin=CPU, pin=LOW-HIGH (0 to 255) or pin=all)",
         ]
+    );
+}
+
+#[test]
+fn a_reservation_is_right_or_wrong_as_a_whole() {
+    let said = |line| {
+        let problems = GuestConfig::from_line(line).unwrap_err();
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        said("g period-us=3000"),
+        [
+            "`period-us=3000`: a budget of 4000 us does not fit into a period of 3000 us (expected budget-us=N from 10 up to period-us)"
+        ]
+    );
+    assert_eq!(said("g budget-us=10001").len(), 1);
+    assert_eq!(
+        said("g budget-us=9 cap=0 extratime=yes"),
+        [
+            "`budget-us=9`: 9 is too small (expected budget-us=N from 10 up to period-us (4000 if not given))",
+            "`cap=0`: 0 is too small (expected cap=PERCENT of one CPU, from 1 to 6400)",
+            "`extratime=yes`: neither on nor off (expected extratime=on or extratime=off)",
+        ]
+    );
+    let rt = GuestConfig::from_line("g budget-us=100 period-us=100")
+        .unwrap()
+        .rt;
+    assert_eq!(
+        (rt.budget(), rt.period(), rt.extratime),
+        (Micros::new(100), Micros::new(100), true)
     );
 }
 
@@ -138,6 +172,9 @@ prop_compose! {
         weight in 1_u16..,
         pin in prop::option::of((0_u32..256, 0_u32..256)),
         latency in prop::option::of(0..=1_000_000_u64),
+        soft in prop::option::of(0_u32..256),
+        cap in prop::option::of(1_u16..=6400),
+        (period, part, extratime) in (10_u64..=3_600_000_000, 0_u64..=100, any::<bool>()),
         cmdline in "[^\\pC]{0,60}",
     ) -> GuestConfig {
         GuestConfig {
@@ -148,6 +185,9 @@ prop_compose! {
             weight: Weight::new(weight).unwrap(),
             pin: pin.map_or(Pin::All, |(a, b)| cpus(a.min(b), a.max(b))),
             latency: latency.map(Micros::new),
+            soft: soft.map_or(Pin::All, |cpu| cpus(cpu, cpu)),
+            cap: cap.and_then(Cap::new),
+            rt: RtParams::new(Micros::new(period), Micros::new((period * part / 100).max(10)), extratime).unwrap(),
             cmdline,
         }
     }

@@ -1,10 +1,12 @@
 //! The table of all options: name, form, meaning, and what each does.
 
 use super::{
-    AccountFault, Crash, EarlyIrq, ExitPort, IdleMethod, IpiFence, LatencyLimit, LogLevel, Options,
-    Seconds, WakeTest, number,
+    AccountFault, Crash, EarlyIrq, ExitPort, FrameTable, IdleMethod, IpiFence, LatencyLimit,
+    LogLevel, Options, Seconds, WakeTest, number,
 };
 use crate::governor::{AnyGovernor, LatencyPrice};
+use crate::sched::AnyScheduler;
+use crate::sched::credit2::Arrangement;
 use crate::units::{CpuId, IMAGE_CPUS, Micros, TickRate};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -63,7 +65,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 37] = [
+pub const OPTIONS: [OptionSpec; 44] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -143,6 +145,82 @@ pub const OPTIONS: [OptionSpec; 37] = [
         },
     )
     .repeatable(),
+    OptionSpec::new(
+        "sched",
+        "NAME",
+        "which scheduler (default credit2)",
+        |options, value| {
+            if value.is_empty() {
+                return Err("no name".to_string());
+            }
+            if !AnyScheduler::NAMES.contains(&value) {
+                let names = AnyScheduler::NAMES.join(", ");
+                return Err(format!("no such scheduler: there are {names}"));
+            }
+            options.sched = Some(value.to_string());
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "sched_ratelimit_us",
+        "MICROSECONDS 0 or from 100 to 500000",
+        "credit2: for so long a vCPU is not preempted (default 1000; 0: no limit)",
+        |options, value| {
+            let micros = number(value, 0..=500_000)?;
+            if (1..100).contains(&micros) {
+                return Err("neither 0 nor at least 100".to_string());
+            }
+            options.credit2.ratelimit = Micros::new(micros);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "sched_credit2_migrate_resist",
+        "MICROSECONDS from 0 to 100000",
+        "credit2: so much more credit takes a vCPU to another CPU (default 500)",
+        |options, value| {
+            options.credit2.migrate_resist = Micros::new(number(value, 0..=100_000)?);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "sched_credit2_max_cpus_runqueue",
+        "N from 1 to 256",
+        "credit2: so many CPUs share a runqueue at most (default 16)",
+        |options, value| {
+            let most = number(value, 1..=IMAGE_CPUS as u64)?;
+            options.credit2.max_cpus = usize::try_from(most).unwrap_or(IMAGE_CPUS);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "credit2_runqueue",
+        "cpu|core|socket|node|all",
+        "credit2: which CPUs share a runqueue (default socket)",
+        |options, value| {
+            options.credit2.arrangement =
+                Arrangement::by_name(value).ok_or_else(|| "not one of the choices".to_string())?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "credit2_cap_period_ms",
+        "MILLISECONDS from 1 to 1000",
+        "credit2: how often a guest with a cap gets its time (default 10)",
+        |options, value| {
+            options.credit2.cap_period = Micros::new(number(value, 1..=1000)? * 1000);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "arinc653",
+        "MAJOR,GUEST[.VCPU]:MINOR,... in microseconds",
+        "arinc653: the major frame, then whose the minor frames are and how long (default: 10 ms each)",
+        |options, value| {
+            options.arinc653 = Some(FrameTable::parse(value)?);
+            Ok(())
+        },
+    ),
     OptionSpec::new(
         "cpuidle",
         "on|off",

@@ -1,5 +1,6 @@
 use super::*;
 use crate::cstate::select::Registers;
+use crate::sched::credit2::Arrangement;
 use proptest::prelude::*;
 
 fn clean(line: &str) -> Options {
@@ -18,7 +19,9 @@ fn an_empty_line_gives_the_defaults() {
 #[test]
 fn every_option_reaches_its_field() {
     let options = clean(
-        "loglvl=debug idle=hlt governor=menu latency=20:1-3 governor.price=2 trace.idle=1000 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
+        "loglvl=debug idle=hlt governor=menu latency=20:1-3 governor.price=2 sched=fair arinc653=9,g.1:5 sched_ratelimit_us=0 \
+         sched_credit2_migrate_resist=7 sched_credit2_max_cpus_runqueue=3 credit2_runqueue=core credit2_cap_period_ms=30 \
+         trace.idle=1000 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
          ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.tsc=stops test.timers=500 test.uptime=7 test.absent-ap=3 test.crash=stack \
          wake.ipiless=off wake.notify=off ipi.fence=full test.wakes=soak test.seed=7",
     );
@@ -32,6 +35,24 @@ fn every_option_reaches_its_field() {
             limit: Micros::new(20),
             cpus: CpuSet::inclusive(1, 3),
         }],
+        sched: Some("fair".to_string()),
+        arinc653: Some(FrameTable {
+            major: Micros::new(9),
+            frames: [Frame {
+                guest: "g".to_string(),
+                vcpu: 1,
+                length: Micros::new(5),
+            }]
+            .into(),
+        }),
+        credit2: Config {
+            ratelimit: Micros::ZERO,
+            migrate_resist: Micros::new(7),
+            cap_period: Micros::new(30_000),
+            arrangement: Arrangement::Core,
+            max_cpus: 3,
+            ..Config::default()
+        },
         cstates: CStateOptions::default(),
         wakes: WakeOptions {
             ipiless: false,
@@ -73,6 +94,22 @@ fn the_last_latency_of_a_cpu_counts() {
     ] {
         assert_eq!(Options::parse(word).1[0].why, why, "{word}");
     }
+}
+
+#[test]
+fn an_unknown_scheduler_is_named_and_the_default_one_used() {
+    let (options, problems) =
+        Options::parse("sched=cfs sched_ratelimit_us=50 credit2_runqueue=rack");
+    assert_eq!(options, Options::default());
+    assert!(
+        problems[0]
+            .why
+            .starts_with("no such scheduler: there are credit2, "),
+        "{}",
+        problems[0]
+    );
+    assert_eq!(problems[1].why, "neither 0 nor at least 100");
+    assert_eq!(problems[2].why, "not one of the choices");
 }
 
 #[test]

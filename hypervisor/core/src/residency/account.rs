@@ -178,7 +178,8 @@ impl CpuAccount {
         self.seq.try_read(|| self.copy(clock))
     }
 
-    fn activity(&self) -> Activity {
+    /// What the CPU does now: one word, readable from any CPU without waking it.
+    pub fn activity(&self) -> Activity {
         Activity::from_bits(self.activity.get())
     }
 

@@ -33,21 +33,25 @@
 //! Whoever looks for a unit that is being carried finds it nowhere, and tries again; the carrier waits for nobody who
 //! waits for it.
 //!
+//! Caps, soft affinities and reservations are not known here, and ignored when a unit is added.
+//!
 //! Called by: the dispatch loops, wakers, domain building, the console.
 
+use super::cpumask::AtomicCpuSet;
 use super::unit::{RunState, UnitTable};
-use super::{Decision, DumpRow, Leave, Prev, Removal, SchedError, Scheduler, UnitParams, Weight};
+use super::{
+    CpuTable, Decision, DumpRow, Leave, Prev, Removal, SchedError, Scheduler, UnitParams, WakeBy,
+    Weight,
+};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Lock, spin_loop};
 use crate::units::{CpuId, CpuSet, Ticks, VcpuId};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use cpumask::AtomicCpuSet;
 use entry::Entry;
 use queue::{Queue, RunQueue};
 use vtime::{GlobalClock, VTime};
 
-mod cpumask;
 mod dump;
 mod entry;
 mod place;
@@ -79,6 +83,7 @@ const MAX_ROUNDS: usize = 8;
 pub struct Fair {
     slice: Ticks,
     units: UnitTable,
+    cpus: CpuTable,
     slots: Box<[Slot]>,
     queues: Box<[RunQueue]>,
     online: AtomicCpuSet,
@@ -119,6 +124,7 @@ impl Fair {
         Self {
             slice,
             units: UnitTable::new(units),
+            cpus: CpuTable::new(cpus),
             slots: (0..units).map(slot).collect(),
             queues: (0..cpus).map(|_| RunQueue::new(units, slice)).collect(),
             online: AtomicCpuSet::new(),
@@ -243,6 +249,70 @@ impl Fair {
             Place::Free | Place::Out => None,
         }
     }
+
+    fn wake_one(&self, v: VcpuId, now: Ticks) -> Option<CpuId> {
+        let (slot, state) = (self.slot(v).ok()?, self.state(v)?);
+        let entry = {
+            let mut place = slot.place.lock();
+            // The unit may have been removed since its kick, and the slot may even have another by now.
+            if !state.is_woken() {
+                return None;
+            }
+            match core::mem::replace(&mut *place, Place::Out) {
+                Place::Parked(entry) => entry,
+                other => {
+                    *place = other;
+                    return None;
+                }
+            }
+        };
+        state.set_queued();
+        let last = CpuId::new(slot.home.load(Ordering::Relaxed));
+        self.place(entry, last, now, self.sleeper_credit())
+    }
+
+    fn hand_back(&self, cpu: CpuId, prev: Prev, now: Ticks) -> Option<CpuId> {
+        let rq = self.queue(cpu).ok()?;
+        let mut queue = rq.lock();
+        let mut entry = queue.leaving.take()?;
+        debug_assert!(entry.unit == prev.unit, "{} was not leaving", prev.unit);
+        let state = self.state(entry.unit)?;
+        if entry.dying || prev.leave == Leave::Gone {
+            drop(queue);
+            self.free(entry);
+            return None;
+        }
+        if prev.leave == Leave::Blocks {
+            drop(queue);
+            let kicked = self.park(entry, cpu)?;
+            state.set_queued();
+            return self.place(kicked, cpu, now, self.sleeper_credit());
+        }
+        state.set_queued();
+        if let Some(to) = entry
+            .steps_to
+            .take()
+            .filter(|&to| entry.affinity.contains(to))
+        {
+            drop(queue);
+            return self.step(entry, to, now);
+        }
+        if queue.online && entry.affinity.contains(cpu) {
+            // It stays in the queue that it was in: what it is owed there, and owes, stays as exact as it is.
+            let affinity = entry.affinity;
+            queue.insert(entry);
+            self.publish(cpu, rq, &queue);
+            drop(queue);
+            return self.claim_idle(&affinity, cpu);
+        }
+        drop(queue);
+        self.place(entry, cpu, now, self.memory())
+    }
+}
+
+/// The answer of one CPU at most, as a set.
+fn told(target: Option<CpuId>) -> CpuSet {
+    target.map_or(CpuSet::EMPTY, CpuSet::single)
 }
 
 impl Scheduler for Fair {
@@ -252,6 +322,10 @@ impl Scheduler for Fair {
 
     fn units(&self) -> &UnitTable {
         &self.units
+    }
+
+    fn cpus(&self) -> &CpuTable {
+        &self.cpus
     }
 
     fn add(&self, v: VcpuId, params: UnitParams) -> Result<(), SchedError> {
@@ -292,67 +366,16 @@ impl Scheduler for Fair {
         Ok(removal)
     }
 
-    fn wake(&self, v: VcpuId, now: Ticks) -> Option<CpuId> {
-        let (slot, state) = (self.slot(v).ok()?, self.state(v)?);
-        let entry = {
-            let mut place = slot.place.lock();
-            // The unit may have been removed since its kick, and the slot may even have another by now.
-            if !state.is_woken() {
-                return None;
-            }
-            match core::mem::replace(&mut *place, Place::Out) {
-                Place::Parked(entry) => entry,
-                other => {
-                    *place = other;
-                    return None;
-                }
-            }
-        };
-        state.set_queued();
-        let last = CpuId::new(slot.home.load(Ordering::Relaxed));
-        self.place(entry, last, now, self.sleeper_credit())
+    fn wake(&self, v: VcpuId, now: Ticks, _by: WakeBy) -> CpuSet {
+        told(self.wake_one(v, now))
     }
 
     fn schedule(&self, cpu: CpuId, now: Ticks, prev: Option<Prev>) -> Decision {
         self.choose(cpu, now, prev)
     }
 
-    fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> Option<CpuId> {
-        let rq = self.queue(cpu).ok()?;
-        let mut queue = rq.lock();
-        let mut entry = queue.leaving.take()?;
-        debug_assert!(entry.unit == prev.unit, "{} was not leaving", prev.unit);
-        let state = self.state(entry.unit)?;
-        if entry.dying || prev.leave == Leave::Gone {
-            drop(queue);
-            self.free(entry);
-            return None;
-        }
-        if prev.leave == Leave::Blocks {
-            drop(queue);
-            let kicked = self.park(entry, cpu)?;
-            state.set_queued();
-            return self.place(kicked, cpu, now, self.sleeper_credit());
-        }
-        state.set_queued();
-        if let Some(to) = entry
-            .steps_to
-            .take()
-            .filter(|&to| entry.affinity.contains(to))
-        {
-            drop(queue);
-            return self.step(entry, to, now);
-        }
-        if queue.online && entry.affinity.contains(cpu) {
-            // It stays in the queue that it was in: what it is owed there, and owes, stays as exact as it is.
-            let affinity = entry.affinity;
-            queue.insert(entry);
-            self.publish(cpu, rq, &queue);
-            drop(queue);
-            return self.claim_idle(&affinity, cpu);
-        }
-        drop(queue);
-        self.place(entry, cpu, now, self.memory())
+    fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
+        told(self.hand_back(cpu, prev, now))
     }
 
     fn set_weight(&self, v: VcpuId, weight: Weight, now: Ticks) -> Result<(), SchedError> {
@@ -371,12 +394,7 @@ impl Scheduler for Fair {
         )
     }
 
-    fn set_affinity(
-        &self,
-        v: VcpuId,
-        affinity: CpuSet,
-        now: Ticks,
-    ) -> Result<Option<CpuId>, SchedError> {
+    fn set_affinity(&self, v: VcpuId, affinity: CpuSet, now: Ticks) -> Result<CpuSet, SchedError> {
         enum Then {
             Nothing,
             Leave(CpuId),
@@ -409,12 +427,12 @@ impl Scheduler for Fair {
                 }
             },
         )?;
-        Ok(match then {
+        Ok(told(match then {
             Then::Nothing => None,
             Then::Leave(cpu) => Some(cpu),
             Then::Move(entry, cpu) => self.place(entry, cpu, now, self.memory()),
             Then::Offer(cpu) => self.claim_idle(&affinity, cpu),
-        })
+        }))
     }
 
     fn cpu_online(&self, cpu: CpuId) -> Result<(), SchedError> {
@@ -423,12 +441,8 @@ impl Scheduler for Fair {
         Ok(())
     }
 
-    fn cpu_offline(
-        &self,
-        cpu: CpuId,
-        now: Ticks,
-        moved: &mut dyn FnMut(CpuId),
-    ) -> Result<(), SchedError> {
+    fn cpu_offline(&self, cpu: CpuId, now: Ticks) -> Result<CpuSet, SchedError> {
+        let mut moved = CpuSet::EMPTY;
         let rq = self.queue(cpu)?;
         if self.online.iter().all(|other| other == cpu) {
             return Err(SchedError::LastCpu(cpu));
@@ -452,17 +466,17 @@ impl Scheduler for Fair {
             let Some(entry) = entry else { break };
             let tickle = self.place(entry, cpu, now, self.memory());
             if let Some(target) = tickle {
-                moved(target);
+                moved.insert(target);
             }
         }
         // It may have been claimed, for a unit that waits elsewhere, and not have looked yet.
         if let Some(target) = self.pass_claim_on(cpu) {
-            moved(target);
+            moved.insert(target);
         }
-        Ok(())
+        Ok(moved)
     }
 
-    fn dump(&self, now: Ticks, show: &mut dyn FnMut(DumpRow)) {
+    fn dump(&self, now: Ticks, show: impl FnMut(DumpRow)) {
         self.show(now, show);
     }
 }

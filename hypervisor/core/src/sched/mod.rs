@@ -21,77 +21,35 @@
 //! - A unit is in exactly one place: free, offline, blocked, waiting in one runqueue, or running on one pCPU.
 //! - No scheduler allocates while it holds a lock; capacities are fixed at creation.
 //!
+//! Which scheduler: [`AnyScheduler`], by name. [`credit2`] is the default; what each is for is said at its head.
+//!
 //! Lock order: a scheduler's locks are leaves. Nothing is called out to while one is held.
 
-use crate::units::{CpuId, CpuSet, Ticks, VcpuId};
-use core::fmt;
-use core::num::NonZeroU16;
+use crate::units::{CpuId, CpuSet, DomId, Ticks, VcpuId};
 
+mod any;
+pub mod arinc653;
+mod cpumask;
+pub mod credit2;
+mod dump;
+mod error;
 pub mod fair;
+mod held;
+pub mod null;
+mod params;
+pub mod placement;
+pub mod rtds;
+mod sorted;
+pub mod topology;
 pub mod unit;
 
+pub use any::{AnyScheduler, Setup};
+pub use dump::{CpuRow, DomainRow, DumpRow, QueueRow, UnitDetail, UnitRow};
+pub use error::SchedError;
+pub use params::{Cap, RtParams, UnitParams, Weight};
+pub use placement::CpuTable;
+pub use topology::{CpuPlace, Topology};
 pub use unit::{Unit, UnitTable};
-
-/// The share of a unit relative to others: one of weight 512 gets twice the time of one of weight 256.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Weight(NonZeroU16);
-
-impl Weight {
-    /// What a unit has that is not given another: 256, as in Xen's credit schedulers.
-    pub const DEFAULT: Self = match NonZeroU16::new(256) {
-        Some(weight) => Self(weight),
-        None => Self(NonZeroU16::MIN),
-    };
-
-    /// A weight from 1 to 65535; `None` for zero.
-    pub const fn new(weight: u16) -> Option<Self> {
-        match NonZeroU16::new(weight) {
-            Some(weight) => Some(Self(weight)),
-            None => None,
-        }
-    }
-
-    /// The number, from 1.
-    pub const fn get(self) -> u16 {
-        self.0.get()
-    }
-}
-
-impl Default for Weight {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-impl fmt::Display for Weight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Debug for Weight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-/// What a unit is given when it is added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnitParams {
-    /// Its share.
-    pub weight: Weight,
-    /// The pCPUs it may run on. At least one of them must be online.
-    pub affinity: CpuSet,
-}
-
-impl Default for UnitParams {
-    fn default() -> Self {
-        Self {
-            weight: Weight::DEFAULT,
-            affinity: CpuSet::ALL,
-        }
-    }
-}
 
 /// Why a unit leaves a pCPU, or comes up for the choice again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,10 +79,34 @@ pub struct Prev {
 pub struct Decision {
     /// Run this unit; it is `Running` on the pCPU from now on. `None`: be idle.
     pub run: Option<VcpuId>,
-    /// Come back at this time at the latest. `None` (always when idle): no timer on behalf of the scheduler.
+    /// Come back at this time at the latest. `None`: no timer on behalf of the scheduler.
+    ///
+    /// An idle pCPU has a time only if it keeps the scheduler's own timer: for budgets that somebody waits for, or a
+    /// table of frames.
     pub until: Option<Ticks>,
-    /// Post RESCHED to this pCPU: it is idle and can take work that waits here.
-    pub tickle: Option<CpuId>,
+    /// Post RESCHED to these pCPUs: each can take work that waits, or must give up what it runs.
+    pub tickle: CpuSet,
+}
+
+impl Decision {
+    /// Nothing to run, and no timer.
+    pub const IDLE: Self = Self {
+        run: None,
+        until: None,
+        tickle: CpuSet::EMPTY,
+    };
+}
+
+/// Who caused a wake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WakeBy {
+    /// A timer, a device, or a pCPU that runs something else.
+    Event,
+    /// The unit that runs on this pCPU, the caller's own, itself: by an interrupt that it sent.
+    ///
+    /// It waits for an answer, perhaps without halting, so what is woken is not held off by what protects runners from
+    /// frequent preemption.
+    Runner(CpuId),
 }
 
 /// What [`Scheduler::remove`] did.
@@ -133,59 +115,18 @@ pub struct Decision {
 pub enum Removal {
     /// The slot is free.
     Done,
+    /// The slot is free, and this pCPU can take another unit: post RESCHED there.
+    MadeRoom(CpuId),
     /// It runs on this pCPU: post RESCHED there. The slot is free once it has left.
     RunsOn(CpuId),
 }
 
-/// Why a scheduler refuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SchedError {
-    /// The slot number is beyond the capacity.
-    NoSuchSlot {
-        /// The slot asked for.
-        unit: VcpuId,
-        /// How many slots there are.
-        capacity: usize,
-    },
-    /// The slot has a unit already.
-    SlotTaken(VcpuId),
-    /// The slot has no unit.
-    NoUnit(VcpuId),
-    /// The affinity holds no pCPU that is online.
-    NoOnlineCpu(CpuSet),
-    /// The pCPU is beyond the capacity.
-    NoSuchCpu(CpuId),
-    /// The pCPU has a unit running: it cannot go offline before that has left.
-    CpuBusy(CpuId),
-    /// The pCPU is the last that is online.
-    LastCpu(CpuId),
-}
-
-impl fmt::Display for SchedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SchedError::NoSuchSlot { unit, capacity } => {
-                write!(f, "no slot for {unit}: expected less than {capacity}")
-            }
-            SchedError::SlotTaken(unit) => write!(f, "{unit} exists already"),
-            SchedError::NoUnit(unit) => write!(f, "{unit} does not exist"),
-            SchedError::NoOnlineCpu(affinity) => write!(
-                f,
-                "no CPU of {affinity} is online: expected at least one that is"
-            ),
-            SchedError::NoSuchCpu(cpu) => write!(f, "{cpu} does not exist"),
-            SchedError::CpuBusy(cpu) => write!(f, "{cpu} runs a vCPU"),
-            SchedError::LastCpu(cpu) => write!(f, "{cpu} is the last CPU that is online"),
-        }
-    }
-}
-
-impl core::error::Error for SchedError {}
-
 /// A scheduler.
 ///
 /// All calls may come from any pCPU at any time, except where a `cpu` argument says "the caller's own".
-/// An `Option<CpuId>` that is returned asks for RESCHED to be posted to that pCPU.
+/// A [`CpuSet`] that is returned asks for RESCHED to be posted to those pCPUs, usually none or one.
+///
+/// Changes of parameters that a scheduler does not have are refused ([`SchedError::NotKnown`]).
 pub trait Scheduler: Sync {
     /// Its name, as in `sched=NAME`.
     fn name(&self) -> &'static str;
@@ -193,11 +134,14 @@ pub trait Scheduler: Sync {
     /// The run states, shared with the dispatch loops.
     fn units(&self) -> &UnitTable;
 
+    /// What the pCPUs do, as their dispatch loops write it.
+    fn cpus(&self) -> &CpuTable;
+
     /// Puts a unit into a free slot, offline: [`wake`](Self::wake) after
     /// [`RunState::online`](unit::RunState::online) makes it run.
     ///
     /// # Errors
-    /// No such slot, slot taken, or no online pCPU in the affinity.
+    /// No such slot, slot taken, no online pCPU in the affinity, or what the scheduler has no room for.
     fn add(&self, v: VcpuId, params: UnitParams) -> Result<(), SchedError>;
 
     /// Takes a unit out, whatever it does.
@@ -209,7 +153,7 @@ pub trait Scheduler: Sync {
     /// Queues a unit that was blocked. Only the one whose kick answered
     /// [`WokeBlocked`](unit::Kick::WokeBlocked), or whose `online` answered `true`, calls it.
     #[must_use = "the pCPU that should run it does not know yet"]
-    fn wake(&self, v: VcpuId, now: Ticks) -> Option<CpuId>;
+    fn wake(&self, v: VcpuId, now: Ticks, by: WakeBy) -> CpuSet;
 
     /// Chooses what the caller's own pCPU runs next. `prev` is what it ran until now; it may be chosen again, unless it
     /// blocks or is gone. If another is chosen, or none, save its registers and call
@@ -219,7 +163,7 @@ pub trait Scheduler: Sync {
     /// The registers of the unit that [`schedule`](Self::schedule) took off the caller's own pCPU are saved: from now on
     /// it may run elsewhere, block, or be freed.
     #[must_use = "an idle pCPU that could run it does not know yet"]
-    fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> Option<CpuId>;
+    fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet;
 
     /// Changes a unit's share from now on.
     ///
@@ -232,12 +176,36 @@ pub trait Scheduler: Sync {
     /// # Errors
     /// There is none in this slot, or no pCPU of the set is online.
     #[must_use = "the unit may run, or wait, where it must not"]
-    fn set_affinity(
-        &self,
-        v: VcpuId,
-        affinity: CpuSet,
-        now: Ticks,
-    ) -> Result<Option<CpuId>, SchedError>;
+    fn set_affinity(&self, v: VcpuId, affinity: CpuSet, now: Ticks) -> Result<CpuSet, SchedError>;
+
+    /// Changes where a unit prefers to run, among where it may.
+    ///
+    /// # Errors
+    /// There is none in this slot, or the scheduler has no preferences.
+    #[must_use = "the unit may wait while a preferred pCPU is idle"]
+    fn set_soft_affinity(&self, v: VcpuId, soft: CpuSet, now: Ticks) -> Result<CpuSet, SchedError> {
+        let _ = (v, soft, now);
+        Err(SchedError::NotKnown("soft affinity"))
+    }
+
+    /// Changes how much time all units of a domain may have together; `None`: as much as there is.
+    ///
+    /// # Errors
+    /// There is no such domain, or the scheduler has no caps.
+    #[must_use = "units that waited for the cap may run"]
+    fn set_cap(&self, domain: DomId, cap: Option<Cap>, now: Ticks) -> Result<CpuSet, SchedError> {
+        let _ = (domain, cap, now);
+        Err(SchedError::NotKnown("cap"))
+    }
+
+    /// Changes a unit's period and budget from its next period on.
+    ///
+    /// # Errors
+    /// There is none in this slot, the scheduler has no periods, or all units together would need more than there is.
+    fn set_rt(&self, v: VcpuId, params: RtParams, now: Ticks) -> Result<(), SchedError> {
+        let _ = (v, params, now);
+        Err(SchedError::NotKnown("period"))
+    }
 
     /// A pCPU joins, before its first [`schedule`](Self::schedule). It is taken as busy until then.
     ///
@@ -245,64 +213,17 @@ pub trait Scheduler: Sync {
     /// There is no such pCPU.
     fn cpu_online(&self, cpu: CpuId) -> Result<(), SchedError>;
 
-    /// A pCPU leaves: it runs nothing; what waits there moves. `moved` is called for each pCPU that must be posted
-    /// RESCHED. Units that may run nowhere else any more run everywhere (and their affinity says so).
+    /// A pCPU leaves: it runs nothing; what waits there moves. Units that may run nowhere else any more run everywhere (and their affinity says so).
     ///
     /// # Errors
     /// There is no such pCPU, it runs a unit, or it is the last.
-    fn cpu_offline(
-        &self,
-        cpu: CpuId,
-        now: Ticks,
-        moved: &mut dyn FnMut(CpuId),
-    ) -> Result<(), SchedError>;
+    fn cpu_offline(&self, cpu: CpuId, now: Ticks) -> Result<CpuSet, SchedError>;
 
     /// Shows everything, for the debug key `r`: each pCPU, followed by what runs and waits there in the order in which
     /// it would run, then what is blocked or offline. No lock is held while `show` runs.
-    fn dump(&self, now: Ticks, show: &mut dyn FnMut(DumpRow));
+    fn dump(&self, now: Ticks, show: impl FnMut(DumpRow));
 }
 
-/// One line of a scheduler's dump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DumpRow {
-    /// A pCPU. The [`Unit`](Self::Unit) rows that follow it are on it.
-    Cpu(CpuRow),
-    /// A unit that runs or waits on the pCPU above.
-    Unit(UnitRow),
-    /// A unit that is blocked or offline, and so on no pCPU.
-    Parked(UnitRow),
-}
-
-/// A pCPU in a dump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CpuRow {
-    /// Which one.
-    pub cpu: CpuId,
-    /// It runs nothing, and takes work at once.
-    pub idle: bool,
-    /// What runs.
-    pub current: Option<VcpuId>,
-    /// When its slice ends.
-    pub until: Option<Ticks>,
-    /// How many units wait.
-    pub waiting: usize,
-    /// The queue's virtual clock (fair) or the like; only differences mean something.
-    pub clock: u64,
-}
-
-/// A unit in a dump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnitRow {
-    /// Which one.
-    pub unit: VcpuId,
-    /// Where it is.
-    pub phase: unit::Phase,
-    /// Its share.
-    pub weight: Weight,
-    /// Where it may run.
-    pub affinity: CpuSet,
-    /// Its virtual run time relative to the clock of its queue: the lower, the sooner it runs.
-    pub ahead: i64,
-    /// Its time inside the guest so far.
-    pub run_time: Ticks,
-}
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;

@@ -21,6 +21,16 @@ impl CpuSet {
         words: [u64::MAX; WORDS],
     };
 
+    /// The set with these bits, 64 CPUs a word.
+    pub(crate) const fn from_words(words: [u64; WORDS]) -> Self {
+        Self { words }
+    }
+
+    /// The bits, 64 CPUs a word.
+    pub(crate) const fn words(&self) -> [u64; WORDS] {
+        self.words
+    }
+
     /// Just this CPU (nothing, if it is beyond [`MAX_CPUS`]).
     pub fn single(cpu: CpuId) -> Self {
         let mut set = Self::EMPTY;
@@ -84,6 +94,12 @@ impl CpuSet {
     /// The members from `64 * index` on, a bit each.
     pub fn word(&self, index: usize) -> u64 {
         self.words.get(index).copied().unwrap_or(0)
+    }
+
+    /// The member that comes next after `cpu`, around the end; `cpu` itself only if there is no other.
+    pub fn next_after(&self, cpu: CpuId) -> Option<CpuId> {
+        let above = self.iter().find(|&member| member > cpu);
+        above.or_else(|| self.lowest())
     }
 
     /// How many members.
@@ -157,6 +173,14 @@ impl FromIterator<CpuId> for CpuSet {
             set.insert(cpu);
         }
         set
+    }
+}
+
+impl Extend<CpuId> for CpuSet {
+    fn extend<I: IntoIterator<Item = CpuId>>(&mut self, cpus: I) {
+        for cpu in cpus {
+            self.insert(cpu);
+        }
     }
 }
 

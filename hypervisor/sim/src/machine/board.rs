@@ -537,3 +537,5 @@ impl State {
 }
 
 mod platform;
+
+pub use platform::RATE;

@@ -46,6 +46,7 @@ impl Operator {
             let params = UnitParams {
                 affinity: self.affinity(),
                 weight: self.weight(),
+                ..UnitParams::default()
             };
             // Refused if it was never started, and so has its slot still.
             if machine.add_vcpu(id, params).is_ok() {

@@ -11,6 +11,8 @@ use lull_core::governor::AnyGovernor;
 use lull_core::sched::Weight;
 
 const MS: u64 = 1_000_000;
+/// The schedulers that take any load and leave no CPU idle while something waits. The others serve whom there is room for.
+const GENERAL: [&str; 2] = ["credit2", "fair"];
 
 /// A random small run. The same seed gives the same run.
 pub fn random(seed: u64, broken: Option<Broken>) -> Plan {
@@ -36,6 +38,7 @@ pub fn random(seed: u64, broken: Option<Broken>) -> Plan {
         machine: machines[pick(&mut rng, machines.len())].to_owned(),
         entry: Entry::ALL[pick(&mut rng, Entry::ALL.len())],
         governor: AnyGovernor::NAMES[pick(&mut rng, AnyGovernor::NAMES.len())].to_owned(),
+        scheduler: GENERAL[pick(&mut rng, GENERAL.len())].to_owned(),
         faults: if rng.one_in(2) {
             Faults::random(&mut rng)
         } else {

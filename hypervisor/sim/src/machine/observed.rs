@@ -8,9 +8,10 @@ use super::watch::Watch;
 use crate::rng::Rng;
 use lull_core::sched::unit::Phase;
 use lull_core::sched::{
-    Decision, DumpRow, Prev, Removal, SchedError, Scheduler, UnitParams, UnitTable, Weight,
+    Cap, CpuTable, Decision, DumpRow, Prev, Removal, RtParams, SchedError, Scheduler, UnitParams,
+    UnitTable, WakeBy, Weight,
 };
-use lull_core::units::{CpuId, CpuSet, Ticks, VcpuId};
+use lull_core::units::{CpuId, CpuSet, DomId, Ticks, VcpuId};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A scheduler that is watched.
@@ -40,14 +41,16 @@ impl<S: Scheduler> Observed<S> {
         }
     }
 
-    fn tickles(&self, target: Option<CpuId>) -> Option<CpuId> {
-        let cpu = target?;
+    fn tickles(&self, targets: CpuSet) -> CpuSet {
+        if targets.is_empty() {
+            return targets;
+        }
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         if self.broken == Some(Broken::ForgetTickle) && rng.one_in(8) {
-            return None;
+            return CpuSet::EMPTY;
         }
-        self.watch.posted(cpu);
-        Some(cpu)
+        targets.iter().for_each(|cpu| self.watch.posted(cpu));
+        targets
     }
 
     fn phase(&self, v: VcpuId) -> Phase {
@@ -76,6 +79,10 @@ impl<S: Scheduler> Scheduler for Observed<S> {
         self.inner.units()
     }
 
+    fn cpus(&self) -> &CpuTable {
+        self.inner.cpus()
+    }
+
     fn add(&self, v: VcpuId, params: UnitParams) -> Result<(), SchedError> {
         let mut given = params;
         if self.broken == Some(Broken::IgnoreWeight) {
@@ -97,8 +104,8 @@ impl<S: Scheduler> Scheduler for Observed<S> {
         Ok(removal)
     }
 
-    fn wake(&self, v: VcpuId, now: Ticks) -> Option<CpuId> {
-        let wake = || self.inner.wake(v, now);
+    fn wake(&self, v: VcpuId, now: Ticks, by: WakeBy) -> CpuSet {
+        let wake = || self.inner.wake(v, now, by);
         let tickle = self.stopwatch.time(Operation::Wake, wake);
         self.watch.woken();
         self.moved(v);
@@ -114,7 +121,7 @@ impl<S: Scheduler> Scheduler for Observed<S> {
         decision
     }
 
-    fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> Option<CpuId> {
+    fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         let tickle = self.inner.context_saved(cpu, prev, now);
         self.watch.gave_up(cpu, prev.unit);
         self.moved(prev.unit);
@@ -125,35 +132,36 @@ impl<S: Scheduler> Scheduler for Observed<S> {
         self.inner.set_weight(v, weight, now)
     }
 
-    fn set_affinity(
-        &self,
-        v: VcpuId,
-        affinity: CpuSet,
-        now: Ticks,
-    ) -> Result<Option<CpuId>, SchedError> {
+    fn set_affinity(&self, v: VcpuId, affinity: CpuSet, now: Ticks) -> Result<CpuSet, SchedError> {
         let tickle = self.inner.set_affinity(v, affinity, now)?;
         self.watch.set_affinity(v, affinity);
         Ok(self.tickles(tickle))
+    }
+
+    fn set_soft_affinity(&self, v: VcpuId, soft: CpuSet, now: Ticks) -> Result<CpuSet, SchedError> {
+        let tickle = self.inner.set_soft_affinity(v, soft, now)?;
+        Ok(self.tickles(tickle))
+    }
+
+    fn set_cap(&self, domain: DomId, cap: Option<Cap>, now: Ticks) -> Result<CpuSet, SchedError> {
+        let tickle = self.inner.set_cap(domain, cap, now)?;
+        Ok(self.tickles(tickle))
+    }
+
+    fn set_rt(&self, v: VcpuId, params: RtParams, now: Ticks) -> Result<(), SchedError> {
+        self.inner.set_rt(v, params, now)
     }
 
     fn cpu_online(&self, cpu: CpuId) -> Result<(), SchedError> {
         self.inner.cpu_online(cpu)
     }
 
-    fn cpu_offline(
-        &self,
-        cpu: CpuId,
-        now: Ticks,
-        moved: &mut dyn FnMut(CpuId),
-    ) -> Result<(), SchedError> {
-        self.inner.cpu_offline(cpu, now, &mut |target| {
-            if let Some(target) = self.tickles(Some(target)) {
-                moved(target);
-            }
-        })
+    fn cpu_offline(&self, cpu: CpuId, now: Ticks) -> Result<CpuSet, SchedError> {
+        let tickle = self.inner.cpu_offline(cpu, now)?;
+        Ok(self.tickles(tickle))
     }
 
-    fn dump(&self, now: Ticks, show: &mut dyn FnMut(DumpRow)) {
+    fn dump(&self, now: Ticks, show: impl FnMut(DumpRow)) {
         self.inner.dump(now, show);
     }
 }

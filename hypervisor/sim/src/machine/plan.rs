@@ -6,11 +6,9 @@ use super::load::Load;
 use super::states::{Entry, States, machine};
 use super::topology::{SLOWEST_IPI, Topology};
 use lull_core::governor::AnyGovernor;
+use lull_core::sched::AnyScheduler;
 use lull_core::units::MAX_CPUS;
 use std::fmt::Write as _;
-
-/// The schedulers that can be run.
-pub const SCHEDULERS: [&str; 1] = ["fair"];
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +57,7 @@ impl Default for Plan {
             machine: "skx".to_owned(),
             entry: Entry::Mwait,
             governor: AnyGovernor::NAMES[0].to_owned(),
-            scheduler: SCHEDULERS[0].to_owned(),
+            scheduler: AnyScheduler::NAMES[0].to_owned(),
             faults: Faults::NONE,
             jitter: 0,
             broken: None,
@@ -117,7 +115,7 @@ impl Plan {
             }
         };
         known("governor", &self.governor, &AnyGovernor::NAMES)?;
-        known("scheduler", &self.scheduler, &SCHEDULERS)
+        known("scheduler", &self.scheduler, &AnyScheduler::NAMES)
     }
 
     /// The states of its CPUs.

@@ -1,6 +1,6 @@
 //! One run: builds the machine, lets events happen one after the other, looks at the promises after each.
 
-use super::board::{Board, Handle, Mode, OUTSIDE, Sim, State};
+use super::board::{Board, Handle, Mode, OUTSIDE, RATE, Sim, State};
 use super::changes::Operator;
 use super::energy::Energy;
 use super::events::{Event, Events, What};
@@ -20,16 +20,17 @@ use lull_core::dispatch::Machine;
 use lull_core::governor::AnyGovernor;
 use lull_core::idle::CpuIdle;
 use lull_core::residency::{Fault, Interval};
-use lull_core::sched::fair::Fair;
-use lull_core::sched::{Scheduler, UnitParams};
+use lull_core::sched::CpuPlace;
+use lull_core::sched::credit2::Config;
+use lull_core::sched::{AnyScheduler, Scheduler, Setup, Topology, UnitParams};
 use lull_core::units::{CpuId, CpuSet, Ticks, VcpuId};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// When the machine's time begins: zero means "never" in places.
 pub const START: u64 = 1_000;
-/// The slice of the schedulers that have one.
-const SLICE: u64 = 10_000_000;
+/// All vCPUs are of one guest.
+const DOMAINS: usize = 1;
 /// Over this long, at most, vCPUs are started.
 const STARTS: u64 = 10_000_000;
 /// The stack of a CPU. The system gives it out page by page.
@@ -43,9 +44,19 @@ const SHORTEST_SWEEP: u64 = 100_000;
 /// The plan cannot be run, or there is no room for the stacks.
 pub fn run(plan: &Plan) -> Result<Outcome, String> {
     plan.check()?;
-    let (cpus, vcpus) = (plan.topology.cpus as usize, plan.load.vcpus() as usize);
-    // Known to the check above.
-    run_with(plan, Fair::new(cpus, vcpus, Ticks::new(SLICE)))
+    let place = |cpu| CpuPlace {
+        core: plan.topology.core(cpu),
+        socket: plan.topology.socket(cpu),
+        node: plan.topology.socket(cpu),
+    };
+    let setup = Setup {
+        topology: Topology::new((0..plan.topology.cpus).map(place)),
+        units: plan.load.vcpus() as usize,
+        domains: DOMAINS,
+        rate: RATE,
+        credit2: Config::default(),
+    };
+    run_with(plan, AnyScheduler::by_name(&plan.scheduler, setup))
 }
 
 fn run_with<S: Scheduler + 'static>(plan: &Plan, sched: S) -> Result<Outcome, String> {
@@ -134,6 +145,7 @@ impl<S: Scheduler + 'static> Engine<S> {
             let params = UnitParams {
                 weight: part.weight,
                 affinity,
+                ..UnitParams::default()
             };
             machine
                 .add_vcpu(VcpuId::new(v), params)

@@ -14,6 +14,7 @@ mod host;
 mod keys;
 mod machine;
 mod numbers;
+mod sched;
 mod sim;
 
 use super::case::Case;
@@ -30,6 +31,7 @@ pub fn all() -> Vec<Case> {
         bochs::cases(),
         bochs_guests::cases(),
         numbers::cases(),
+        sched::cases(),
         accounting::cases(),
         keys::cases(),
         commands::cases(),

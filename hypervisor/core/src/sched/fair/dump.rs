@@ -3,13 +3,13 @@
 use super::entry::Entry;
 use super::{Fair, Place, VTime};
 use crate::sched::unit::Phase;
-use crate::sched::{CpuRow, DumpRow, UnitRow};
-use crate::units::Ticks;
+use crate::sched::{CpuRow, DumpRow, UnitDetail, UnitRow};
+use crate::units::{CpuSet, Ticks};
 use alloc::vec::Vec;
 
 impl Fair {
     /// Copies one queue at a time, and shows the copy without a lock.
-    pub(super) fn show(&self, now: Ticks, show: &mut dyn FnMut(DumpRow)) {
+    pub(super) fn show(&self, now: Ticks, mut show: impl FnMut(DumpRow)) {
         let mut rows = Vec::with_capacity(self.slots.len());
         for cpu in self.online.iter() {
             let Ok(rq) = self.queue(cpu) else { continue };
@@ -26,7 +26,6 @@ impl Fair {
                     current,
                     until: current.map(|_| queue.slice_end),
                     waiting: queue.waiting.len(),
-                    clock: clock.get(),
                 }
             };
             show(DumpRow::Cpu(header));
@@ -52,8 +51,9 @@ impl Fair {
             phase: unit.map_or(Phase::Offline, |unit| unit.state.phase()),
             weight: entry.weight,
             affinity: entry.affinity,
-            ahead: entry.vruntime.ahead_of(clock),
+            soft: CpuSet::ALL,
             run_time: unit.map_or(Ticks::ZERO, |unit| unit.run_time(now)),
+            detail: UnitDetail::Ahead(entry.vruntime.ahead_of(clock)),
         }
     }
 }

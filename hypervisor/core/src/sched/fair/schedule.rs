@@ -3,15 +3,9 @@
 use super::queue::{Queue, RunQueue, Wanted};
 use super::steal::Steal;
 use super::vtime::VTime;
-use super::{Decision, Fair, Leave, MAX_ROUNDS, Prev};
+use super::{Decision, Fair, Leave, MAX_ROUNDS, Prev, told};
 use crate::sync::atomic::Ordering;
-use crate::units::{CpuId, Ticks};
-
-const IDLE: Decision = Decision {
-    run: None,
-    until: None,
-    tickle: None,
-};
+use crate::units::{CpuId, CpuSet, Ticks};
 
 impl Fair {
     /// One pass on the CPU's own behalf.
@@ -20,7 +14,7 @@ impl Fair {
     /// can: then the choice is made anew.
     pub(super) fn choose(&self, cpu: CpuId, now: Ticks, prev: Option<Prev>) -> Decision {
         let Ok(rq) = self.queue(cpu) else {
-            return IDLE;
+            return Decision::IDLE;
         };
         let yields = prev.is_some_and(|prev| prev.leave == Leave::Yields);
         {
@@ -29,7 +23,7 @@ impl Fair {
             queue.fade(now, self.clock.now());
             dismiss(&mut queue, cpu, prev);
             if !queue.online {
-                return IDLE;
+                return Decision::IDLE;
             }
             if !yields && queue.goes_on(now) {
                 let decision = decided(&queue);
@@ -44,8 +38,8 @@ impl Fair {
         }
         // Others took whatever was found, again and again. Rather than to trust that nothing is left, ask again.
         Decision {
-            tickle: Some(cpu),
-            ..IDLE
+            tickle: CpuSet::single(cpu),
+            ..Decision::IDLE
         }
     }
 
@@ -88,7 +82,7 @@ impl Fair {
         } else if queue.current.is_some() {
             queue.begin_slice(now);
         } else {
-            return (bar.is_none() && !outrun).then_some(IDLE);
+            return (bar.is_none() && !outrun).then_some(Decision::IDLE);
         }
         self.idle.remove(cpu);
         queue.relent();
@@ -153,7 +147,7 @@ impl Fair {
 
     fn with_claim(&self, decision: Decision, cpu: CpuId) -> Decision {
         Decision {
-            tickle: self.pass_claim_on(cpu),
+            tickle: told(self.pass_claim_on(cpu)),
             ..decision
         }
     }
@@ -201,6 +195,6 @@ fn decided(queue: &Queue) -> Decision {
     Decision {
         run,
         until: run.map(|_| queue.slice_end),
-        tickle: None,
+        tickle: CpuSet::EMPTY,
     }
 }

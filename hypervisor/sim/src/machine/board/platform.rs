@@ -8,7 +8,7 @@ use lull_core::units::{CpuId, TickRate, Ticks};
 use lull_core::wake::WakeWord;
 
 /// A tick is a nanosecond.
-const RATE: TickRate = match TickRate::from_hz(1_000_000_000) {
+pub const RATE: TickRate = match TickRate::from_hz(1_000_000_000) {
     Some(rate) => rate,
     None => unreachable!(),
 };

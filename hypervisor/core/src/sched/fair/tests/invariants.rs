@@ -72,13 +72,14 @@ impl World {
                 let params = UnitParams {
                     weight: weight(w),
                     affinity: affinity(bits),
+                    ..UnitParams::default()
                 };
                 // The slot may be taken, the CPUs offline: then nothing changes.
                 let _ = sim.fair.add(v(unit), params);
             }
             Act::Remove(unit) => {
                 if let Ok(Removal::RunsOn(target)) = sim.fair.remove(v(unit)) {
-                    sim.tickle(Some(target));
+                    sim.tickle(CpuSet::single(target));
                 }
             }
             Act::Start(unit) => sim.start(v(unit)),

@@ -16,8 +16,8 @@ fn two_wakes_claim_two_cpus() {
         assert!(sim.fair.units().get(v(unit)).unwrap().state.online());
     }
     // Neither CPU has looked yet when the second wake comes.
-    let first = sim.fair.wake(v(0), sim.time());
-    let second = sim.fair.wake(v(1), sim.time());
+    let first = sim.fair.wake(v(0), sim.time(), WakeBy::Event).lowest();
+    let second = sim.fair.wake(v(1), sim.time(), WakeBy::Event).lowest();
     assert!(first.is_some() && second.is_some());
     assert_ne!(first, second);
     assert_eq!(sim.fair.idle_cpus().len(), 1);
@@ -26,12 +26,20 @@ fn two_wakes_claim_two_cpus() {
 #[test]
 fn a_wake_is_for_one_unit_and_once() {
     let mut sim = Sim::new(1, 1);
-    assert_eq!(sim.fair.wake(v(0), sim.time()), None, "no such unit");
+    assert_eq!(
+        sim.fair.wake(v(0), sim.time(), WakeBy::Event).lowest(),
+        None,
+        "no such unit"
+    );
     sim.add(v(0), Weight::DEFAULT, CpuSet::ALL);
-    assert_eq!(sim.fair.wake(v(0), sim.time()), None, "it is offline");
+    assert_eq!(
+        sim.fair.wake(v(0), sim.time(), WakeBy::Event).lowest(),
+        None,
+        "it is offline"
+    );
     sim.start(v(0));
     assert_eq!(
-        sim.fair.wake(v(0), sim.time()),
+        sim.fair.wake(v(0), sim.time(), WakeBy::Event).lowest(),
         None,
         "it is queued already"
     );
@@ -53,7 +61,7 @@ fn a_kick_in_the_last_moment_cancels_the_block() {
     // The registers are not saved yet: it still counts as running, and nobody may take it.
     assert_eq!(phase(&sim, v(0)), Phase::Running(cpu(0)));
     sim.kick(v(0));
-    let tickle = sim.fair.context_saved(cpu(0), prev, sim.time());
+    let tickle = sim.fair.context_saved(cpu(0), prev, sim.time()).lowest();
     assert_eq!(tickle, Some(cpu(0)), "it runs again, and is not blocked");
     assert_eq!(phase(&sim, v(0)), Phase::Queued);
 }
@@ -144,7 +152,7 @@ fn affinity_moves_what_runs_and_what_waits() {
         .fair
         .set_affinity(waiting, CpuSet::single(cpu(1)), sim.time())
         .unwrap();
-    assert_eq!(target, Some(cpu(1)));
+    assert_eq!(target, CpuSet::single(cpu(1)));
     sim.tickle(target);
     sim.settle();
     assert_eq!(sim.where_runs(waiting), Some(1));
@@ -152,7 +160,7 @@ fn affinity_moves_what_runs_and_what_waits() {
         .fair
         .set_affinity(running, CpuSet::single(cpu(1)), sim.time())
         .unwrap();
-    assert_eq!(target, Some(cpu(0)), "that CPU must let go of it");
+    assert_eq!(target, CpuSet::single(cpu(0)), "that CPU must let go of it");
     sim.tickle(target);
     sim.settle();
     sim.check();
@@ -203,7 +211,7 @@ fn removal_frees_the_slot_from_every_state() {
         Ok(Removal::RunsOn(cpu(0))),
         "running"
     );
-    sim.tickle(Some(cpu(0)));
+    sim.tickle(CpuSet::single(cpu(0)));
     sim.settle();
     assert_eq!(sim.current(0), None);
     for unit in (0..4).map(v) {
@@ -228,7 +236,10 @@ fn a_late_waker_does_not_wake_the_next_owner_of_the_slot() {
     // Before the waker comes to wake it, the unit is removed, and the slot has another.
     assert_eq!(sim.fair.remove(v(0)), Ok(Removal::Done));
     sim.add(v(0), Weight::DEFAULT, CpuSet::ALL);
-    assert_eq!(sim.fair.wake(v(0), sim.time()), None);
+    assert_eq!(
+        sim.fair.wake(v(0), sim.time(), WakeBy::Event).lowest(),
+        None
+    );
     assert_eq!(phase(&sim, v(0)), Phase::Offline);
 }
 
@@ -271,7 +282,7 @@ fn a_cpu_that_leaves_passes_its_claim_on() {
         .set_affinity(waiting, CpuSet::ALL, sim.time())
         .unwrap();
     // It goes before it has looked, and its tickle with it.
-    assert_eq!(sim.cpu_offline(claimed.unwrap().index()), Ok(()));
+    assert_eq!(sim.cpu_offline(claimed.lowest().unwrap().index()), Ok(()));
     sim.settle();
     sim.check();
     assert!(matches!(phase(&sim, waiting), Phase::Running(_)));
@@ -300,5 +311,8 @@ fn bad_numbers_are_errors() {
         Err(SchedError::NoSuchCpu(cpu(1)))
     );
     let idle = sim.fair.schedule(cpu(9), sim.time(), None);
-    assert_eq!((idle.run, idle.until, idle.tickle), (None, None, None));
+    assert_eq!(
+        (idle.run, idle.until, idle.tickle),
+        (None, None, CpuSet::EMPTY)
+    );
 }

@@ -74,17 +74,10 @@ impl Sim {
 
     /// Takes the CPU out as the machine would: what runs there is handed back first.
     pub fn cpu_offline(&mut self, index: usize) -> Result<(), SchedError> {
-        let mut moved = Vec::new();
-        let done = self
-            .fair
-            .cpu_offline(cpu(index), self.time(), &mut |target| moved.push(target));
-        for target in moved {
-            self.tickle(Some(target));
-        }
-        if done.is_ok() {
-            self.cpus[index] = Cpu::default();
-        }
-        done
+        let moved = self.fair.cpu_offline(cpu(index), self.time())?;
+        self.cpus[index] = Cpu::default();
+        self.tickle(moved);
+        Ok(())
     }
 
     pub fn current(&self, index: usize) -> Option<VcpuId> {
@@ -95,21 +88,28 @@ impl Sim {
         self.cpus.iter().position(|cpu| cpu.current == Some(unit))
     }
 
-    pub fn tickle(&mut self, target: Option<CpuId>) {
-        if let Some(target) = target {
+    pub fn tickle(&mut self, targets: CpuSet) {
+        for target in targets.iter() {
             self.cpus[target.index()].resched = true;
         }
     }
 
     pub fn add(&mut self, unit: VcpuId, weight: Weight, affinity: CpuSet) {
         self.fair
-            .add(unit, UnitParams { weight, affinity })
+            .add(
+                unit,
+                UnitParams {
+                    weight,
+                    affinity,
+                    ..UnitParams::default()
+                },
+            )
             .unwrap();
     }
 
     pub fn start(&mut self, unit: VcpuId) {
         if self.fair.units().get(unit).unwrap().state.online() {
-            let target = self.fair.wake(unit, self.time());
+            let target = self.fair.wake(unit, self.time(), WakeBy::Event);
             self.tickle(target);
         }
     }
@@ -126,7 +126,7 @@ impl Sim {
     pub fn kick(&mut self, unit: VcpuId) {
         match self.fair.units().get(unit).unwrap().state.kick() {
             Kick::WokeBlocked => {
-                let target = self.fair.wake(unit, self.time());
+                let target = self.fair.wake(unit, self.time(), WakeBy::Event);
                 self.tickle(target);
             }
             Kick::Running(_) | Kick::Pending => {}
@@ -241,7 +241,7 @@ impl Sim {
     pub fn rows(&self) -> Vec<(Option<CpuId>, UnitRow)> {
         let (mut rows, mut on) = (Vec::new(), None);
         let mut waiting = 0;
-        self.fair.dump(self.time(), &mut |row| match row {
+        self.fair.dump(self.time(), |row| match row {
             DumpRow::Cpu(row) => {
                 assert_eq!(waiting, 0, "fewer rows than announced");
                 waiting = row.waiting + usize::from(row.current.is_some());
@@ -258,6 +258,7 @@ impl Sim {
                 rows.push((on, row));
             }
             DumpRow::Parked(row) => rows.push((None, row)),
+            DumpRow::Queue(_) | DumpRow::Domain(_) => unreachable!("not of `fair`"),
         });
         assert_eq!(waiting, 0);
         rows

@@ -1,11 +1,11 @@
 //! Sets of CPUs that change under many hands.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::units::{CpuId, MAX_CPUS};
+use crate::units::{CpuId, CpuSet, MAX_CPUS};
 
 /// A set of CPUs, one atomic bit each. There is no consistent view of all: iteration reads word by word.
 #[derive(Debug)]
-pub(super) struct AtomicCpuSet {
+pub(crate) struct AtomicCpuSet {
     words: [AtomicU64; MAX_CPUS / 64],
 }
 
@@ -13,6 +13,20 @@ impl AtomicCpuSet {
     pub fn new() -> Self {
         Self {
             words: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// All members, word by word.
+    pub fn load(&self) -> CpuSet {
+        CpuSet::from_words(core::array::from_fn(|word| {
+            self.words[word].load(Ordering::SeqCst)
+        }))
+    }
+
+    /// Exactly these members from now on. Not ordered: whoever changes the set as a whole does so under a lock.
+    pub fn store(&self, set: &CpuSet) {
+        for (word, bits) in self.words.iter().zip(set.words()) {
+            word.store(bits, Ordering::Relaxed);
         }
     }
 

@@ -1,0 +1,183 @@
+//! Schedulers on the machine: each keeps what it promises to guests.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    channel::{Counters, Problem},
+    test::{
+        case::{Case, Lab},
+        check::{self, share, within},
+        rig::Ran,
+    },
+};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::icount("sched/credit2-weight", credit2_weight),
+        Case::icount("sched/credit2-cap", credit2_cap),
+        Case::icount("sched/credit2-pin", credit2_pin),
+        Case::icount("sched/credit2-soft-affinity", credit2_soft_affinity),
+        Case::icount("sched/rtds-budgets", rtds_budgets),
+        Case::icount("sched/rtds-overbooked", rtds_overbooked),
+        Case::icount("sched/null", null),
+        Case::icount("sched/arinc653", arinc653),
+    ]
+}
+
+/// Seconds of the machine. Guests would go on for longer.
+const SECONDS: u32 = 2;
+
+fn busy(name: &str, more: &str) -> String {
+    format!("{name},kernel=busy,{more},cmdline=\"for-ms=60000\"")
+}
+
+fn run(lab: &Lab<'_>, cpus: u32, words: &str, guests: &[(&str, &str)]) -> Result<Ran> {
+    run_for(lab, SECONDS, cpus, words, guests)
+}
+
+fn run_for(
+    lab: &Lab<'_>,
+    seconds: u32,
+    cpus: u32,
+    words: &str,
+    guests: &[(&str, &str)],
+) -> Result<Ran> {
+    let rig = guests.iter().fold(lab.rig("run"), |rig, (name, more)| {
+        rig.guest(&busy(name, more))
+    });
+    let rig = words
+        .split_whitespace()
+        .fold(rig, |rig, word| rig.word(word));
+    let ran = rig
+        .cpus(cpus)
+        .word(&format!("for={seconds}"))
+        .limit(300)
+        .run()?;
+    Ok(ran)
+}
+
+/// The part of one CPU that a guest had.
+fn part(ran: &Ran, name: &str) -> Result<f64> {
+    let hz = ran.channel().boot().context("no `boot`")?.tsc_hz;
+    Ok(share(ran.run_ticks(name)?, u64::from(SECONDS) * hz))
+}
+
+fn counters(ran: &Ran, cpu: u32) -> Result<&Counters> {
+    Ok(&check::cpu(ran.last_reading()?, cpu)?.counters)
+}
+
+/// Weights 1:2:4:8 on one CPU.
+fn credit2_weight(lab: &Lab<'_>) -> Result<()> {
+    let guests = [
+        ("a", "weight=128"),
+        ("b", "weight=256"),
+        ("c", "weight=512"),
+        ("d", "weight=1024"),
+    ];
+    let ran = run_for(lab, 6, 1, "sched=credit2", &guests)?;
+    ran.ok()?;
+    let times = guests
+        .iter()
+        .map(|(name, _)| ran.run_ticks(name))
+        .collect::<Result<Vec<_>>>()?;
+    let total: u64 = times.iter().sum();
+    for ((name, _), (time, weight)) in guests.iter().zip(times.iter().zip([1, 2, 4, 8])) {
+        let wanted = share(weight, 15);
+        within(
+            &format!("the share of {name}"),
+            share(*time, total),
+            wanted,
+            wanted * 0.02,
+        )?;
+    }
+    Ok(())
+}
+
+/// 25 % of a CPU are 25 % of a CPU, also if nobody else wants it.
+fn credit2_cap(lab: &Lab<'_>) -> Result<()> {
+    let ran = run(lab, 1, "sched=credit2", &[("capped", "cap=25")])?;
+    ran.ok()?;
+    within("the capped guest", part(&ran, "capped")?, 0.25, 0.0025)?;
+    let counters = counters(&ran, 0)?;
+    within(
+        "the time that is left to sleep",
+        share(counters.residency(), counters.elapsed),
+        0.75,
+        0.02,
+    )
+}
+
+/// A guest that is pinned runs there and nowhere else.
+fn credit2_pin(lab: &Lab<'_>) -> Result<()> {
+    let guests = [("one", "pin=1"), ("other", "pin=1")];
+    let ran = run(lab, 2, "sched=credit2", &guests)?;
+    ran.ok()?;
+    for (name, _) in guests {
+        within(name, part(&ran, name)?, 0.5, 0.05)?;
+    }
+    let idle = counters(&ran, 0)?;
+    ensure!(
+        share(idle.guest, idle.elapsed) < 0.001,
+        "CPU 0 ran a guest that is pinned to CPU 1"
+    );
+    Ok(())
+}
+
+/// A guest that prefers a CPU runs there, and leaves it to one that may run nowhere else.
+fn credit2_soft_affinity(lab: &Lab<'_>) -> Result<()> {
+    let alone = run(lab, 3, "sched=credit2", &[("prefers", "soft=2")])?;
+    alone.ok()?;
+    let preferred = counters(&alone, 2)?;
+    ensure!(
+        share(preferred.guest, preferred.elapsed) > 0.9,
+        "it does not run where it prefers to"
+    );
+    Ok(())
+}
+
+/// Each has its budget, and without extra time no more.
+fn rtds_budgets(lab: &Lab<'_>) -> Result<()> {
+    let guests = [
+        ("a", "period-us=10000,budget-us=3000,extratime=off"),
+        ("b", "period-us=5000,budget-us=1000,extratime=off"),
+    ];
+    let ran = run(lab, 1, "sched=rtds", &guests)?;
+    ran.ok()?;
+    within("a", part(&ran, "a")?, 0.3, 0.006)?;
+    within("b", part(&ran, "b")?, 0.2, 0.006)
+}
+
+/// A guest whose budget does not fit is refused, with the reason; the other runs.
+fn rtds_overbooked(lab: &Lab<'_>) -> Result<()> {
+    let guests = [
+        ("fits", "period-us=10000,budget-us=9000,extratime=off"),
+        ("more", "period-us=10000,budget-us=2000,extratime=off"),
+    ];
+    let ran = run(lab, 1, "sched=rtds", &guests)?;
+    within("the one that fits", part(&ran, "fits")?, 0.9, 0.02)?;
+    let told = |problem: &Problem| problem.why.contains("need 1.100 CPUs");
+    ensure!(
+        ran.channel().problems().any(told),
+        "no word of the one that does not fit"
+    );
+    Ok(())
+}
+
+/// Each vCPU has a CPU, and after the start no CPU passes through the scheduler.
+fn null(lab: &Lab<'_>) -> Result<()> {
+    let ran = run(lab, 1, "sched=null", &[("only", "weight=1")])?;
+    ran.ok()?;
+    ensure!(part(&ran, "only")? > 0.95, "it has the CPU for itself");
+    let passes = counters(&ran, 0)?.sched_passes;
+    ensure!(passes <= 3, "{passes} passes where none is needed");
+    Ok(())
+}
+
+/// The table is kept.
+fn arinc653(lab: &Lab<'_>) -> Result<()> {
+    let words = "sched=arinc653 arinc653=10000,b:2000,a:5000";
+    let ran = run(lab, 1, words, &[("a", "weight=1"), ("b", "weight=1000")])?;
+    ran.ok()?;
+    within("a", part(&ran, "a")?, 0.5, 0.01)?;
+    within("b", part(&ran, "b")?, 0.2, 0.006)
+}
