@@ -15,7 +15,7 @@
 //!   CPU is idle while a unit waits that may run there. Weights hold within a runqueue; between runqueues, loads do.
 //!
 //! Invariants:
-//! - A unit is in exactly one [`Place`]; it is assigned to one runqueue, some of whose CPUs it may use, or is carried.
+//! - A unit is in exactly one place; it is assigned to one runqueue, some of whose CPUs it may use, or is carried.
 //! - A CPU in the idle set runs nothing. Who removes it from there tells it, and for one unit: no CPU is promised twice.
 //!   A CPU that took another unit than it was told for offers that one again.
 //! - A CPU enters the idle set before it looks at what waits; a unit waits before the idle set is looked at.

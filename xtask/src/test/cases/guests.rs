@@ -49,7 +49,11 @@ pub fn cases() -> Vec<Case> {
                     .guest(name)
                     .is_ok_and(|kernel| kernel.end != GoodEnd::Never)
             })
-            .fold(lab.rig("run"), |rig, name| rig.guest(name))
+            .fold(lab.rig("run"), |rig, name| match name {
+                // QEMU's VMRUN loads DR7 without arming what it says: breakpoints stay on the CPU that set them.
+                &"adversity" => rig.guest("adversity,pin=0"),
+                name => rig.guest(name),
+            })
             .limit(180)
             .run()?;
         ran.ok()?;
