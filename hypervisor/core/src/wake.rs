@@ -411,7 +411,9 @@ impl WakeWord {
         }
     }
 
-    /// Is any event pending? The check between arming the monitor and sleeping, and between two steps of a poll.
+    /// Is any event pending? The check between arming the monitor and sleeping, between two steps of a poll, and before a guest is
+    /// entered again that was not left for good.
+    #[inline]
     pub fn is_pending(&self) -> bool {
         self.word.load(Ordering::Acquire) & EVENTS_MASK != 0
     }

@@ -38,6 +38,7 @@ pub enum Next {
     Leave,
 }
 
+const APIC_BASE: u32 = 0x1b;
 /// Alignment check, which has an error code (always 0).
 const AC: u8 = 17;
 
@@ -118,7 +119,7 @@ pub(super) fn handle(
         Exit::Rdpmc => owned.virt.inject(Injection::GP0),
         Exit::TripleFault => return Next::End(EndReason::TripleFault),
         Exit::Invalid { reason } => return Next::End(EndReason::Killed(reason)),
-        Exit::Handled | Exit::InterruptWindow | Exit::Init | Exit::Nmi => {}
+        Exit::Handled | Exit::Answered | Exit::InterruptWindow | Exit::Init | Exit::Nmi => {}
     }
     Next::Resume
 }
@@ -156,6 +157,7 @@ fn answer_cpuid(owned: &mut Owned, vcpu: &Vcpu, domain: &Domain, host: &impl Vcp
     };
     let (leaf, subleaf) = (low(virt.gpr(Gpr::Rax)), low(virt.gpr(Gpr::Rcx)));
     let regs = cpuid::cpuid(&cpuid::Native, &who, leaf, subleaf);
+    owned.cpuid.put(leaf, subleaf, regs);
     for (gpr, value) in [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx]
         .into_iter()
         .zip(regs)
@@ -198,6 +200,10 @@ fn write_msr(owned: &mut Owned, vcpu: &Vcpu, domain: &Domain, host: &impl VcpuHo
     } = &mut *owned;
     match msrs.write(msr, value, virt.as_mut(), lapic, host.now()) {
         Ok(written) => {
+            if msr == APIC_BASE {
+                // Leaf 1 tells whether it is enabled.
+                owned.cpuid.forget();
+            }
             owned.virt.advance(next);
             if let Written::Ipi(icr) = written {
                 send(icr, vcpu, domain, host);
@@ -249,7 +255,7 @@ fn set_xcr(owned: &mut Owned) {
 }
 
 /// Sends an interrupt to vCPUs of the same guest. A start-up IPI makes a vCPU known to the scheduler.
-fn send(icr: Icr, vcpu: &Vcpu, domain: &Domain, host: &impl VcpuHost) {
+pub(super) fn send(icr: Icr, vcpu: &Vcpu, domain: &Domain, host: &impl VcpuHost) {
     let me = vcpu.lapic().id() as usize;
     let lapics = domain.vcpus().iter().map(Vcpu::lapic);
     icr.deliver(me, lapics, domain.turn(), |index| {

@@ -7,7 +7,10 @@ use std::vec::Vec;
 use lull_core::units::CpuId;
 use lull_core::wake::WakeWord;
 
-use crate::virt::{Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, StartState, VirtCpu};
+use crate::virt::{
+    Answer, Exit, FastCpu, FastExit, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, Place,
+    StartState, VirtCpu,
+};
 
 /// Runs at an entry and says why the guest leaves.
 pub type Step = Box<dyn FnMut(&mut MockState) -> Exit + Send>;
@@ -41,10 +44,44 @@ pub struct MockState {
     pub resets: Vec<StartState>,
     /// Entries so far.
     pub entries: usize,
+    /// Exits are offered to the gate.
+    pub fast: bool,
     /// Loaded on a pCPU.
     pub loaded: bool,
     /// What the guest does, one step an entry. When it ends, physical interrupts keep arriving.
     pub script: VecDeque<Step>,
+}
+
+impl MockState {
+    /// Lets the gate answer an exit, if this vCPU does that.
+    fn offer(&mut self, exit: &Exit, gate: &mut dyn Gate) -> Answer {
+        let exit = match exit {
+            Exit::Cpuid => FastExit::Cpuid,
+            Exit::Rdmsr => FastExit::Rdmsr,
+            Exit::Wrmsr => FastExit::Wrmsr,
+            Exit::Hypercall => FastExit::Hypercall,
+            _ => return Answer::Leave,
+        };
+        if !self.fast {
+            return Answer::Leave;
+        }
+        let (rip, cr3) = (self.cpu.rip, self.cpu.cr3);
+        let mut cpu = FastCpu {
+            gprs: &mut self.gpr,
+            place: self.next_rip.map_or(Place::At { rip, cr3 }, Place::Next),
+            cr4: self.cpu.cr4,
+            cr8: self.cr8,
+            next: 0,
+        };
+        let answer = gate.answer(exit, &mut cpu);
+        let (next, cr8) = (cpu.next, cpu.cr8);
+        if matches!(answer, Answer::Enter | Answer::Look) {
+            self.cpu.rip = next;
+            self.cr8 = cr8;
+            self.shadow = false;
+        }
+        answer
+    }
 }
 
 /// Handle to a scripted vCPU; clones are the same vCPU.
@@ -172,20 +209,30 @@ impl VirtCpu for MockCpu {
         assert!(self.state().loaded, "unloaded twice");
         self.state().loaded = false;
     }
-    fn enter(&mut self, word: &WakeWord, on_gate: &mut dyn FnMut(GateEvent)) -> Exit {
+    fn enter(&mut self, word: &WakeWord, gate: &mut dyn Gate) -> Exit {
         assert!(self.state().loaded, "entered without load");
         if word.is_pending() {
             return Exit::Event;
         }
-        on_gate(GateEvent::Entering);
-        let mut s = self.state();
-        s.entries += 1;
-        let pending = core::mem::take(&mut s.pending);
-        s.taken.extend(pending);
-        let step = s.script.pop_front();
-        let exit = step.map_or(Exit::Event, |mut step| step(&mut s));
-        drop(s);
-        on_gate(GateEvent::Left);
+        gate.pass(GateEvent::Entering);
+        let exit = loop {
+            let mut s = self.state();
+            s.entries += 1;
+            let pending = core::mem::take(&mut s.pending);
+            s.taken.extend(pending);
+            let step = s.script.pop_front();
+            let exit = step.map_or(Exit::Event, |mut step| step(&mut s));
+            match s.offer(&exit, gate) {
+                Answer::Leave => break exit,
+                Answer::Undefined => s.pending.push(Injection::UD),
+                Answer::Enter => {}
+                Answer::Look => break Exit::Answered,
+            }
+            if word.is_pending() {
+                break Exit::Answered;
+            }
+        };
+        gate.pass(GateEvent::Left);
         exit
     }
 }

@@ -3,7 +3,7 @@
 //! A guest can hurt only itself: whatever it does is an exit that ends in an exception for it, or in its end.
 //!
 //! Read in this order: [`bundle`] and [`elf`] (what comes in), [`loader`] and [`acpi_tables`] (what the guest
-//! finds), [`vcpu`] and [`exit`] (how it runs), [`vlapic`], [`devices`], [`cpuid`], [`msr`], [`io`], [`mmio`]
+//! finds), [`vcpu`], [`exit`] and `fast` (how it runs), [`vlapic`], [`devices`], [`cpuid`], [`msr`], [`io`], [`mmio`]
 //! (what it talks to), [`insn`] and [`walk`] (how its instructions are read).
 //!
 //! Life of a domain: [`Domain::create`] → [`Domain::start`] → [`Domain::enter`] from the dispatch loop, again and
@@ -18,6 +18,7 @@ pub mod cpuid;
 pub mod devices;
 pub mod elf;
 pub mod exit;
+mod fast;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]

@@ -24,14 +24,16 @@ use lull_core::units::{CpuId, Ticks, VcpuId};
 use lull_core::wake::WakeWord;
 use spin::Mutex;
 
+use super::cpuid::Remembered;
 use super::exit::{self, Next};
+use super::fast::FastPath;
 use super::host::VcpuHost;
 use super::insn;
 use super::msr::Msrs;
 use super::stats::{ExitCounts, ExitKind};
 use super::vlapic::{Lapic, LapicShared, Requests};
 use super::{Domain, EndReason};
-use crate::virt::{GateEvent, GuestMemory, Injection, StartState, VirtCpu};
+use crate::virt::{Exit, GateEvent, GuestMemory, Injection, StartState, VirtCpu};
 
 const RFLAGS_IF: u64 = 1 << 9;
 
@@ -65,6 +67,8 @@ pub(super) struct Owned {
     pub virt: Box<dyn VirtCpu>,
     pub lapic: Lapic,
     pub msrs: Msrs,
+    /// What CPUID has told it.
+    pub cpuid: Remembered,
     pub memory: Arc<GuestMemory>,
     pub run: Run,
     loaded: bool,
@@ -109,6 +113,7 @@ impl Vcpu {
             virt,
             lapic,
             msrs,
+            cpuid: Remembered::new(),
             memory,
             run,
             loaded: false,
@@ -252,9 +257,11 @@ impl Vcpu {
             return Next::Events;
         }
         owned.offer_interrupts();
-        let exit = owned.virt.enter(word, on_gate);
+        let exit = self.pass(owned, domain, host, word, on_gate);
         let kind = ExitKind::of(&exit);
-        self.exits.count(kind);
+        if exit != Exit::Answered {
+            self.exits.count(kind);
+        }
         owned.lapic.set_cr8(owned.virt.cr8());
         owned.note_shadow(kind);
         owned.window_inclusive |= kind == ExitKind::Window
@@ -265,6 +272,33 @@ impl Vcpu {
             owned.virt.set_cr8(owned.lapic.cr8());
         }
         next
+    }
+
+    /// Enters the guest, with somebody at the gate who answers what can be answered there.
+    fn pass(
+        &self,
+        owned: &mut Owned,
+        domain: &Domain,
+        host: &impl VcpuHost,
+        word: &WakeWord,
+        on_gate: &mut dyn FnMut(GateEvent),
+    ) -> Exit {
+        let mut gate = FastPath {
+            on_gate,
+            vcpu: self,
+            domain,
+            host,
+            memory: &owned.memory,
+            lapic: &mut owned.lapic,
+            msrs: &owned.msrs,
+            cpuid: &owned.cpuid,
+            moved: false,
+        };
+        let exit = owned.virt.enter(word, &mut gate);
+        if gate.moved {
+            owned.shadow_at = None;
+        }
+        exit
     }
 
     fn take_requests(&self, owned: &mut Owned) {

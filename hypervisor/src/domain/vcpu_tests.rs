@@ -804,3 +804,6 @@ fn the_segment_type_is_used_as_the_backend_gives_it() {
     assert_eq!(g.enter(0), Block);
     assert_eq!(g.cpu(0).cpu.rip, 0x11);
 }
+
+#[path = "fast_tests.rs"]
+mod fast;

@@ -37,6 +37,10 @@ impl fmt::Display for OutOfRange {
 pub struct GuestMemory {
     base: *mut u8,
     size: u64,
+    /// The whole words end here.
+    words_end: u64,
+    /// The whole pages end here.
+    pages_end: u64,
 }
 
 // SAFETY: the region is owned by this value for its whole life (contract of `from_host_region`), and all accesses are copies of
@@ -56,10 +60,7 @@ impl GuestMemory {
     /// to [`ALIGN`](Self::ALIGN).
     pub unsafe fn from_host_region(base: u64, size: u64) -> Self {
         debug_assert!(base.is_multiple_of(Self::ALIGN));
-        Self {
-            base: core::ptr::with_exposed_provenance_mut(base as usize),
-            size,
-        }
+        Self::new(core::ptr::with_exposed_provenance_mut(base as usize), size)
     }
 
     /// Zeroed memory from the frame allocator, `size` bytes rounded up to pages.
@@ -99,7 +100,16 @@ impl GuestMemory {
         let base = unsafe { alloc::alloc::alloc_zeroed(layout) };
         assert!(!base.is_null(), "out of memory");
         let _ = base.expose_provenance();
-        Self { base, size }
+        Self::new(base, size)
+    }
+
+    fn new(base: *mut u8, size: u64) -> Self {
+        Self {
+            base,
+            size,
+            words_end: size & !7,
+            pages_end: size & !0xfff,
+        }
     }
 
     /// Bytes.
@@ -194,6 +204,30 @@ impl GuestMemory {
         Ok(u64::from_le_bytes(bytes))
     }
 
+    /// The 8 bytes at `gpa & !7`, read in one access; `None` beyond the memory. For page walks that have no time.
+    #[inline(always)]
+    pub fn word(&self, gpa: u64) -> Option<u64> {
+        let gpa = gpa & !7;
+        if gpa >= self.words_end {
+            return None;
+        }
+        let from = self.base.wrapping_add(gpa as usize).cast::<u64>();
+        // SAFETY: `words_end` is a multiple of 8 within the memory, so all 8 bytes are; aligned, since the base is; volatile, since
+        // the guest may be writing it.
+        Some(unsafe { core::ptr::read_volatile(from) })
+    }
+
+    /// The 16 bytes at `gpa`; `None` if they go beyond its page or the memory.
+    #[inline(always)]
+    pub fn code(&self, gpa: u64) -> Option<u128> {
+        if gpa & 0xfff > 0x1000 - 16 || gpa >= self.pages_end {
+            return None;
+        }
+        let from = self.base.wrapping_add(gpa as usize).cast::<u128>();
+        // SAFETY: `pages_end` is a multiple of the page size within the memory, and the 16 bytes lie in one page.
+        Some(unsafe { core::ptr::read_unaligned(from.cast_const()) })
+    }
+
     /// Stores a little-endian 32-bit value.
     pub fn write_u32(&self, gpa: u64, value: u32) -> Result<(), OutOfRange> {
         self.write(gpa, &value.to_le_bytes())
@@ -219,6 +253,21 @@ mod tests {
         assert_eq!(memory.read_u64(0x11), Ok(0x1122_3344_5566_7788));
         memory.fill(0x10, 4, 0xaa).unwrap();
         assert_eq!(memory.read_u64(0x10), Ok(0x2233_4455_aaaa_aaaa));
+    }
+
+    #[test]
+    fn words_and_code_end_with_the_memory() {
+        let memory = GuestMemory::leaked(0x1ffc);
+        memory.write_u64(0x1ff0, 0x1122_3344_5566_7788).unwrap();
+        assert_eq!(memory.word(0x1ff5), Some(0x1122_3344_5566_7788));
+        assert_eq!(memory.word(0x1ff8), None);
+        assert_eq!(memory.word(u64::MAX), None);
+        memory.write_u64(0xff0, 5).unwrap();
+        memory.write_u64(0xff8, 6).unwrap();
+        assert_eq!(memory.code(0xff0), Some(6 << 64 | 5));
+        assert_eq!(memory.code(0xff1), None, "into the next page");
+        assert_eq!(memory.code(0x1000), None, "not a whole page");
+        assert_eq!(memory.code(u64::MAX & !0xfff), None);
     }
 
     #[test]

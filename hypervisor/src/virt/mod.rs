@@ -14,6 +14,7 @@
 
 mod detect;
 mod events;
+mod fast;
 pub mod fpu;
 mod memory;
 mod page;
@@ -32,6 +33,7 @@ use lull_core::units::{CpuId, Ticks};
 use lull_core::wake::WakeWord;
 
 pub use detect::detect;
+pub use fast::{Answer, FastCpu, FastExit, Gate, Place};
 pub use memory::{GuestMemory, OutOfRange};
 #[cfg(target_os = "none")]
 pub use selftest::selftest;
@@ -139,10 +141,10 @@ pub trait VirtCpu: Send {
 
     /// One VM entry, from the last check for events to the first instruction after the exit.
     ///
-    /// `word` is the wake word of this pCPU, AWAKE on entry and on return; events stay in it. `on_gate` is called with
+    /// `word` is the wake word of this pCPU, AWAKE on entry and on return; events stay in it. `gate` is told with
     /// interrupts held off right before and right after the guest runs (not at all if the gate was closed), so that the caller
-    /// can stamp guest time. The vCPU must be loaded.
-    fn enter(&mut self, word: &WakeWord, on_gate: &mut dyn FnMut(GateEvent)) -> Exit;
+    /// can stamp guest time, and is offered exits that may be answered without leaving the guest. The vCPU must be loaded.
+    fn enter(&mut self, word: &WakeWord, gate: &mut dyn Gate) -> Exit;
 }
 
 /// The virtualization hardware of this machine.

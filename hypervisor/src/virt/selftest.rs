@@ -94,7 +94,7 @@ impl<'a> Bench<'a> {
     fn exit(&mut self) -> Exit {
         for _ in 0..PATIENCE {
             self.events |= self.word.take();
-            match self.vcpu.enter(self.word, &mut |_| ()) {
+            match self.vcpu.enter(self.word, &mut |_: super::GateEvent| ()) {
                 Exit::Event | Exit::Handled => {}
                 exit => return exit,
             }

@@ -306,6 +306,9 @@ pub enum Exit {
     Event,
     /// The backend dealt with it. Evaluate pending interrupts and enter again.
     Handled,
+    /// The last exit of several was [answered](super::Gate::answer), and counted, at the gate. Evaluate pending interrupts and the
+    /// timer, and enter again.
+    Answered,
     /// HLT.
     Hlt,
     /// PAUSE, or as many in a row as the filter allows.

@@ -179,6 +179,21 @@ impl Cpu {
         Some(self.word.take())
     }
 
+    /// One entry into the guest, which exits at once for something that is answered without leaving it: `answer`. It is entered
+    /// again, unless the word has an event.
+    pub fn enter_and_answer(&self, answer: impl FnOnce()) -> Option<Events> {
+        if self.word.publish(SleepState::Guest).is_ok() {
+            point();
+            answer();
+            let look = !is_wrong(MachineMutant::AnswerUnchecked);
+            if !(look && self.word.is_pending()) && !self.sleep(How::Guest) {
+                return None;
+            }
+            self.wake_up(How::Guest);
+        }
+        Some(self.word.take())
+    }
+
     fn wake_up(&self, how: How) {
         self.own.armed.set(None);
         if how == How::Masked {

@@ -13,10 +13,11 @@ pub enum MachineMutant {
     FenceMissing,
     KickTakenLate,
     NotifyForgotten,
+    AnswerUnchecked,
 }
 
 impl MachineMutant {
-    const ALL: [(Self, &'static str); 5] = [
+    const ALL: [(Self, &'static str); 6] = [
         (
             Self::StiNotAdjacent,
             "an instruction stands between STI and HLT",
@@ -36,6 +37,10 @@ impl MachineMutant {
         (
             Self::NotifyForgotten,
             "a kick does not notify the CPU that runs the vCPU",
+        ),
+        (
+            Self::AnswerUnchecked,
+            "a guest is entered again after an answer without a look at the word",
         ),
     ];
 }
@@ -137,6 +142,7 @@ impl Wrong {
                 Machine::FenceMissing => ("ipi/release", "stores before the interrupt"),
                 Machine::KickTakenLate => ("vcpu/block", "no kick is lost"),
                 Machine::NotifyForgotten => ("vcpu/guest", "no kick is lost"),
+                Machine::AnswerUnchecked => ("vcpu/answered", LOST),
             },
         }
     }

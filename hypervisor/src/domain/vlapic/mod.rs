@@ -240,6 +240,38 @@ impl Lapic {
         Ok(self.read(reg, now.tsc).into())
     }
 
+    /// [`read_msr`](Self::read_msr) where it changes nothing. `None`: there is no such register, or its value takes the time.
+    #[inline]
+    pub fn peek_msr(&self, number: u32) -> Option<u64> {
+        let reg = Reg::from_number(number).filter(|r| r.x2apic_readable())?;
+        match reg {
+            _ if self.mode() != Mode::X2Apic => None,
+            Reg::CurrentCount => None,
+            Reg::Icr => Some(self.icr),
+            reg => Some(self.peek(reg)?.into()),
+        }
+    }
+
+    /// The guest's end of an interrupt.
+    #[inline]
+    pub fn end_of_interrupt(&mut self) {
+        if let Some(vector) = self.isr.highest() {
+            self.isr.remove(vector);
+        }
+    }
+
+    /// Sets the task priority.
+    #[inline]
+    pub fn set_tpr(&mut self, tpr: u8) {
+        self.tpr = tpr;
+    }
+
+    /// The guest of an x2APIC gives a command that needs no check any more.
+    #[inline]
+    pub fn note_command(&mut self, value: u64) {
+        self.icr = value;
+    }
+
     /// WRMSR of 800h + `number`. Returns the IPI that the caller has to send.
     ///
     /// # Errors
@@ -355,8 +387,17 @@ impl Lapic {
     }
 
     fn read(&mut self, reg: Reg, now: Ticks) -> u32 {
+        self.peek(reg).unwrap_or_else(|| {
+            self.poll_timer(now);
+            self.timer.current(now)
+        })
+    }
+
+    /// A register. `None` for the one that takes the time.
+    #[inline]
+    fn peek(&self, reg: Reg) -> Option<u32> {
         let x2 = self.mode() == Mode::X2Apic;
-        match reg {
+        Some(match reg {
             Reg::Id if x2 => self.shared.id(),
             Reg::Id => self.shared.id() << 24,
             Reg::Version => VERSION,
@@ -373,22 +414,15 @@ impl Lapic {
             Reg::IcrHigh => u32::try_from(self.icr >> 32).unwrap_or(0),
             Reg::Lvt(which) => self.lvt(which),
             Reg::InitialCount => self.timer.initial(),
-            Reg::CurrentCount => {
-                self.poll_timer(now);
-                self.timer.current(now)
-            }
+            Reg::CurrentCount => return None,
             Reg::Divide => self.timer.divide(),
-        }
+        })
     }
 
     fn write(&mut self, reg: Reg, value: u32, now: Ticks) -> Option<Icr> {
         match reg {
             Reg::Tpr => self.tpr = self.low_byte(value),
-            Reg::Eoi => {
-                if let Some(vector) = self.isr.highest() {
-                    self.isr.remove(vector);
-                }
-            }
+            Reg::Eoi => self.end_of_interrupt(),
             Reg::Ldr => self.ldr = value & 0xff00_0000,
             Reg::Dfr => self.dfr = value | 0x0fff_ffff,
             Reg::Svr => {

@@ -250,7 +250,7 @@ pub fn gate(b: &mut Bench<'_>, raise: Option<&dyn Fn()>) -> Result<(), String> {
     b.events |= b.word.take();
     b.word.post_local(Events::CALL);
     let mut stamps = 0;
-    let exit = b.vcpu.enter(b.word, &mut |_| stamps += 1);
+    let exit = b.vcpu.enter(b.word, &mut |_: GateEvent| stamps += 1);
     b.checks += 1;
     if exit != Exit::Event {
         return Err(format!("{exit:?} instead of a closed gate"));
@@ -264,7 +264,7 @@ pub fn gate(b: &mut Bench<'_>, raise: Option<&dyn Fn()>) -> Result<(), String> {
     if let Some(raise) = raise {
         let mut stamps = [None; 2];
         raise();
-        let exit = b.vcpu.enter(b.word, &mut |event| {
+        let exit = b.vcpu.enter(b.word, &mut |event: GateEvent| {
             stamps[usize::from(event == GateEvent::Left)] = Some(event)
         });
         b.checks += 1;

@@ -31,6 +31,11 @@ pub fn encode_software(vector: u8) -> u64 {
     VALID | TYPE_SOFTWARE << TYPE_SHIFT | u64::from(vector)
 }
 
+/// Whether EXITINTINFO names an event.
+pub fn is_valid(exit_int_info: u64) -> bool {
+    exit_int_info & VALID != 0
+}
+
 /// What of EXITINTINFO must be injected again. Software interrupts and #BP, #OF come of instructions that run again by themselves:
 /// RIP still points to them. Without the valid bit the rest is stale.
 pub fn interrupted_delivery(exit_int_info: u64) -> Option<Injection> {

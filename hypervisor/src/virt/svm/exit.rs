@@ -2,7 +2,7 @@
 
 use alloc::format;
 
-use crate::virt::{AddressSize, Exit, IoExit, SegmentRegister};
+use crate::virt::{AddressSize, Exit, FastExit, IoExit, SegmentRegister};
 
 use super::event;
 use super::vmcb::Control;
@@ -55,6 +55,18 @@ pub enum Decoded {
 /// VMEXIT_INVALID is -1. QEMU writes only its lower 32 bits.
 fn is_invalid(code: u64) -> bool {
     code as u32 == u32::MAX
+}
+
+/// The exit, if it is one that may be answered at the gate.
+#[inline]
+pub fn fast(control: &Control) -> Option<FastExit> {
+    match control.exit_code {
+        CPUID => Some(FastExit::Cpuid),
+        MSR if control.exit_info1 & 1 == 0 => Some(FastExit::Rdmsr),
+        MSR => Some(FastExit::Wrmsr),
+        VMMCALL => Some(FastExit::Hypercall),
+        _ => None,
+    }
 }
 
 /// What the exit means. `default_size` is the guest's default address size: QEMU does not tell that of a string instruction, so there

@@ -74,6 +74,12 @@ const SIZES: u32 = 0x8000_0008;
 const SVM: u32 = 0x8000_000a;
 
 impl SvmFeatures {
+    /// Whether exits tell where the next instruction is.
+    #[inline]
+    pub fn saves_next_rip(&self) -> bool {
+        self.flags.contains(SvmFlags::NRIPS)
+    }
+
     /// Reads CPUID. Only feature bits count: emulators offer AMD-V under any vendor's name.
     pub fn read(cpuid: &impl CpuIdReader) -> Result<Self, NoSvm> {
         let last = cpuid.cpuid1(EXTENDED_MAX).eax;

@@ -14,19 +14,21 @@ use lull_core::wake::{SleepState, WakeWord};
 
 use crate::virt::fpu::FpuState;
 use crate::virt::{
-    AddressSize, Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, Segment, SegmentAttributes,
-    StartState, VirtCpu,
+    AddressSize, Answer, Exit, FastCpu, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, Place,
+    Segment, SegmentAttributes, StartState, VirtCpu,
 };
 
 use super::asid::AsidTag;
 use super::event::{
-    EventQueue, encode, encode_software, interrupted_delivery, interrupted_software,
+    EventQueue, encode, encode_software, interrupted_delivery, interrupted_software, is_valid,
 };
-use super::exit::{Decoded, decode};
+use super::exit::{Decoded, decode, fast};
 use super::features::SvmFlags;
 use super::npt::Npt;
 use super::page::{physical, zeroed};
-use super::vmcb::{INTERCEPT_CR8_WRITE, SegmentReg, Vmcb, clean, misc1, misc2, misc3, vintr};
+use super::vmcb::{
+    INTERCEPT_CR8_WRITE, Save, SegmentReg, TlbControl, Vmcb, clean, misc1, misc2, misc3, vintr,
+};
 use super::{Shared, check, entry, msr, registers, reset};
 
 const RFLAGS_TF: u64 = 1 << 8;
@@ -79,6 +81,8 @@ pub struct SvmVcpu {
     /// The guest makes one step for us, so that an NMI finds it where it can be taken.
     step: Option<Step>,
     placed: Placed,
+    /// What the last exit says about events was booked already.
+    booked: bool,
     asid: AsidTag,
     loaded: Option<CpuId>,
     /// Groups of the VMCB unchanged since the last entry.
@@ -100,6 +104,7 @@ impl SvmVcpu {
             iret_at: None,
             step: None,
             placed: Placed::Exactly,
+            booked: false,
             asid: AsidTag::default(),
             loaded: None,
             clean: 0,
@@ -213,13 +218,14 @@ impl SvmVcpu {
         self.vmcb.control.interrupt_shadow & INTERRUPT_SHADOW != 0
     }
 
-    /// Runs the guest once, with the gate closed. False if `word` had events.
+    /// Runs the guest, with the gate closed, until there is an exit that nobody answers at the gate; `Some` if one was answered that
+    /// ends the run all the same. An error if the guest did not run.
     fn pass_gate(
         &mut self,
         cpu: CpuId,
         word: &WakeWord,
-        on_gate: &mut dyn FnMut(GateEvent),
-    ) -> Result<bool, Exit> {
+        gate: &mut dyn Gate,
+    ) -> Result<Option<Exit>, Exit> {
         let shared = self.shared.clone();
         let Some(host) = shared.cpu(cpu) else {
             return Err(Exit::Invalid {
@@ -237,19 +243,99 @@ impl SvmVcpu {
         if word.publish(SleepState::Guest).is_err() {
             entry::reopen();
             self.take_back_event();
-            return Ok(false);
+            return Err(Exit::Event);
         }
-        on_gate(GateEvent::Entering);
-        host.run(&mut self.gprs, &mut self.vmcb);
-        on_gate(GateEvent::Left);
+        gate.pass(GateEvent::Entering);
+        let entered_clean = if shared.features.flags.contains(SvmFlags::CLEAN_BITS) {
+            clean::INTERCEPTS | clean::PERMISSION_MAPS | clean::NESTED
+        } else {
+            0
+        };
+        self.clean = entered_clean;
+        self.booked = false;
+        // Only at the first exit: what comes in later is what is answered here.
+        let mut carries_event = self.events.is_pending();
+        let plain = self.step.is_none() && self.iret_at.is_none();
+        let answered = loop {
+            host.run(&mut self.gprs, &mut self.vmcb);
+            let answer = if plain {
+                self.answer(gate, carries_event)
+            } else {
+                Answer::Leave
+            };
+            match answer {
+                Answer::Leave => break None,
+                Answer::Look => break Some(Exit::Answered),
+                Answer::Enter if carries_event && self.events.is_pending() => {
+                    break Some(Exit::Answered);
+                }
+                Answer::Enter => carries_event = false,
+                Answer::Undefined => {
+                    self.events.push(Injection::UD);
+                    carries_event = true;
+                }
+            }
+            if word.is_pending() {
+                break Some(Exit::Answered);
+            }
+            self.booked = false;
+            self.vmcb.control.event_inj = 0;
+            if carries_event {
+                self.place_event();
+            }
+            self.vmcb.control.tlb_control = TlbControl::Keep as u8;
+            self.vmcb.control.clean = self.clean;
+        };
+        gate.pass(GateEvent::Left);
         awake_with_events(word);
         entry::open();
-
         host.asids.lock().entered(&mut self.asid);
-        if shared.features.flags.contains(SvmFlags::CLEAN_BITS) {
-            self.clean = clean::INTERCEPTS | clean::PERMISSION_MAPS | clean::NESTED;
+        Ok(answered)
+    }
+
+    /// Offers the exit to who stands at the gate, if it is one of those that may be answered there, and nothing is out of the
+    /// ordinary: no delivery was interrupted, nobody steps.
+    #[inline(always)]
+    fn answer(&mut self, gate: &mut dyn Gate, carries_event: bool) -> Answer {
+        let Vmcb { control, save } = &*self.vmcb;
+        let Some(exit) = fast(control) else {
+            return Answer::Leave;
+        };
+        if is_valid(control.exit_int_info) || save.rflags & RFLAGS_TF != 0 {
+            return Answer::Leave;
         }
-        Ok(true)
+        let place = if control.next_rip != 0 && self.shared.features.saves_next_rip() {
+            Place::Next(control.next_rip)
+        } else if in_64_bit_code(save) {
+            Place::At {
+                rip: save.rip,
+                cr3: save.cr3,
+            }
+        } else {
+            return Answer::Leave;
+        };
+        if carries_event {
+            self.book_event();
+            self.booked = true;
+        }
+        let Vmcb { control, save } = &mut *self.vmcb;
+        let tpr = control.vintr & vintr::TPR;
+        self.gprs[Gpr::Rax.index()] = save.rax;
+        let mut cpu = FastCpu {
+            gprs: &mut self.gprs,
+            place,
+            cr4: save.cr4,
+            cr8: tpr as u8,
+            next: 0,
+        };
+        let answer = gate.answer(exit, &mut cpu);
+        if matches!(answer, Answer::Enter | Answer::Look) {
+            save.rip = cpu.next;
+            control.interrupt_shadow = 0;
+            control.vintr ^= tpr ^ u64::from(cpu.cr8) & vintr::TPR;
+            save.rax = self.gprs[Gpr::Rax.index()];
+        }
+        answer
     }
 
     /// Puts the event that comes first where the processor delivers it from.
@@ -330,7 +416,9 @@ impl SvmVcpu {
                 reason: check::why_invalid(&self.vmcb, self.shared.features.physical_bits),
             };
         }
-        self.book_event();
+        if !core::mem::take(&mut self.booked) {
+            self.book_event();
+        }
         let iret = self.iret_at.is_some();
         if self.iret_at.is_some_and(|at| at != self.vmcb.save.rip) {
             self.iret_at = None;
@@ -390,6 +478,16 @@ fn awake_with_events(word: &WakeWord) {
     if !events.is_empty() {
         word.post_local(events);
     }
+}
+
+/// In 64-bit code, under four levels of paging.
+#[inline]
+fn in_64_bit_code(save: &Save) -> bool {
+    const EFER_LMA: u64 = 1 << 10;
+    const CR4_LA57: u64 = 1 << 12;
+    save.efer & EFER_LMA != 0
+        && save.cr4 & CR4_LA57 == 0
+        && save.cs.attributes & SegmentAttributes::LONG.bits() != 0
 }
 
 fn segment(register: SegmentReg) -> Segment {
@@ -623,7 +721,7 @@ impl VirtCpu for SvmVcpu {
         self.loaded = None;
     }
 
-    fn enter(&mut self, word: &WakeWord, on_gate: &mut dyn FnMut(GateEvent)) -> Exit {
+    fn enter(&mut self, word: &WakeWord, gate: &mut dyn Gate) -> Exit {
         if self.events.is_shutdown() {
             return Exit::TripleFault;
         }
@@ -632,10 +730,9 @@ impl VirtCpu for SvmVcpu {
                 reason: "the vCPU is not loaded on any CPU".into(),
             };
         };
-        match self.pass_gate(cpu, word, on_gate) {
-            Ok(true) => self.after_exit(),
-            Ok(false) => Exit::Event,
-            Err(exit) => exit,
+        match self.pass_gate(cpu, word, gate) {
+            Ok(None) => self.after_exit(),
+            Ok(Some(exit)) | Err(exit) => exit,
         }
     }
 }

@@ -19,13 +19,14 @@ use crate::virt::events::EventQueue;
 use crate::virt::fpu::FpuState;
 use crate::virt::page::{Pages, physical, zeroed};
 use crate::virt::{
-    AddressSize, Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, Segment, StartState, VirtCpu,
+    AddressSize, Answer, Exit, FastCpu, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, Place,
+    Segment, StartState, VirtCpu,
 };
 
 use super::controls::{PrimaryControls, SecondaryControls};
 use super::entry::Physical;
 use super::ept::Ept;
-use super::exit::{CrAccess, Decoded, decode, has_length, reason};
+use super::exit::{CrAccess, Decoded, decode, fast, has_length, reason};
 use super::field::{Field, SegmentSlot};
 use super::msr::{self, SwitchedMsrs};
 use super::vmcs::Vmcs;
@@ -65,6 +66,8 @@ pub struct VmxVcpu {
     events: EventQueue,
     /// The VMCS holds an event to be injected.
     placed: bool,
+    /// What the last exit says about events was booked already.
+    booked: bool,
     /// An interrupt window is asked for, below this class of task priority.
     window: Option<u8>,
     /// Leave as soon as an NMI can be taken.
@@ -115,6 +118,7 @@ impl VmxVcpu {
             dr6: debug::Dr6::default(),
             events: EventQueue::default(),
             placed: false,
+            booked: false,
             window: None,
             nmi_window: false,
             primary: capabilities.primary,
@@ -365,13 +369,14 @@ impl VmxVcpu {
         self.launched = false;
     }
 
-    /// Runs the guest once. False if `word` had events.
+    /// Runs the guest until there is an exit that nobody answers at the gate; `Some` if one was answered that ends the run all the
+    /// same. An error if the guest did not run.
     fn pass_gate(
         &mut self,
         cpu: CpuId,
         word: &WakeWord,
-        on_gate: &mut dyn FnMut(GateEvent),
-    ) -> Result<bool, Exit> {
+        gate: &mut dyn Gate,
+    ) -> Result<Option<Exit>, Exit> {
         let shared = self.shared.clone();
         let Some(host) = shared.cpu(cpu) else {
             return Err(Exit::Invalid {
@@ -384,24 +389,78 @@ impl VmxVcpu {
         host.drop_stale_tables();
 
         if word.publish(SleepState::Guest).is_err() {
-            return Ok(false);
+            return Err(Exit::Event);
         }
         host.check_flushed(self.ept.generation());
-        on_gate(GateEvent::Entering);
-        let entered = self.run();
-        on_gate(GateEvent::Left);
+        gate.pass(GateEvent::Entering);
+        let answered = loop {
+            self.booked = false;
+            if !self.run() {
+                break Err(());
+            }
+            self.launched = true;
+            match self.answer(gate) {
+                Answer::Leave => break Ok(None),
+                Answer::Undefined => self.events.push(Injection::UD),
+                Answer::Enter if !self.events.is_pending() => {}
+                Answer::Enter | Answer::Look => break Ok(Some(Exit::Answered)),
+            }
+            if word.is_pending() {
+                break Ok(Some(Exit::Answered));
+            }
+            if self.events.is_pending() {
+                self.place_event();
+            }
+            // It began anew at the exit.
+            self.place_timer();
+        };
+        gate.pass(GateEvent::Left);
         awake_with_events(word);
-        if !entered {
+        answered.map_err(|()| {
             let number = self.vmcs.read(Field::INSTRUCTION_ERROR);
-            return Err(Exit::Invalid {
+            Exit::Invalid {
                 reason: format!(
                     "the processor refused the entry: {} (VM-instruction error {number})",
                     check::instruction_error(number)
                 ),
-            });
+            }
+        })
+    }
+
+    /// Offers the exit to who stands at the gate, if it is one of those that may be answered there, and nothing is out of the
+    /// ordinary: no delivery was interrupted, nobody steps.
+    fn answer(&mut self, gate: &mut dyn Gate) -> Answer {
+        let full = self.vmcs.read(Field::EXIT_REASON);
+        let Some(exit) = fast(full) else {
+            return Answer::Leave;
+        };
+        if event::is_valid(self.vmcs.read(Field::VECTORING)) || self.rflags() & RFLAGS_TF != 0 {
+            return Answer::Leave;
         }
-        self.launched = true;
-        Ok(true)
+        self.last_exit = full as u16;
+        let Some(next) = self.next_rip() else {
+            return Answer::Leave;
+        };
+        self.book_event();
+        self.booked = true;
+        let class = self.cr8();
+        let cr4 = self.guest_cr4();
+        let mut cpu = FastCpu {
+            gprs: &mut self.gprs,
+            place: Place::Next(next),
+            cr4,
+            cr8: class,
+            next: 0,
+        };
+        let answer = gate.answer(exit, &mut cpu);
+        if matches!(answer, Answer::Enter | Answer::Look) {
+            let (next, cr8) = (cpu.next, cpu.cr8);
+            self.move_to(next);
+            if cr8 != class {
+                self.set_cr8(cr8);
+            }
+        }
+        answer
     }
 
     /// Books what the exit says about events on their way, and translates it.
@@ -421,7 +480,9 @@ impl VmxVcpu {
                 reason: check::why_entry_failed(&self.vmcs, basic),
             };
         }
-        self.book_event();
+        if !core::mem::take(&mut self.booked) {
+            self.book_event();
+        }
         match decoded {
             Decoded::Exit(exit) => {
                 match &exit {
@@ -794,7 +855,7 @@ impl VirtCpu for VmxVcpu {
         self.fpu.unload();
     }
 
-    fn enter(&mut self, word: &WakeWord, on_gate: &mut dyn FnMut(GateEvent)) -> Exit {
+    fn enter(&mut self, word: &WakeWord, gate: &mut dyn Gate) -> Exit {
         if self.events.is_shutdown() {
             return Exit::TripleFault;
         }
@@ -803,10 +864,9 @@ impl VirtCpu for VmxVcpu {
                 reason: "the vCPU is not loaded on any CPU".into(),
             };
         };
-        match self.pass_gate(cpu, word, on_gate) {
-            Ok(true) => self.after_exit(),
-            Ok(false) => Exit::Event,
-            Err(exit) => exit,
+        match self.pass_gate(cpu, word, gate) {
+            Ok(None) => self.after_exit(),
+            Ok(Some(exit)) | Err(exit) => exit,
         }
     }
 }

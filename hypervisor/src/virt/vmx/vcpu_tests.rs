@@ -53,7 +53,7 @@ fn exit(vcpu: &mut VmxVcpu, fields: &[(Field, u64)]) -> Exit {
     for &(field, value) in fields {
         vcpu.vmcs.write(field, value);
     }
-    vcpu.enter(&WakeWord::new(), &mut |_| ())
+    vcpu.enter(&WakeWord::new(), &mut |_: GateEvent| ())
 }
 
 fn primary(vcpu: &VmxVcpu) -> PrimaryControls {
@@ -153,10 +153,16 @@ fn the_gate_is_closed_by_an_event_and_open_without() {
     vcpu.vmcs.write(Field::EXIT_REASON, 10);
     let mut stamps = 0;
     word.post_local(Events::CALL);
-    assert_eq!(vcpu.enter(&word, &mut |_| stamps += 1), Exit::Event);
+    assert_eq!(
+        vcpu.enter(&word, &mut |_: GateEvent| stamps += 1),
+        Exit::Event
+    );
     assert_eq!((stamps, word.take()), (0, Events::CALL));
     assert!(!vcpu.launched);
-    assert_eq!(vcpu.enter(&word, &mut |_| stamps += 1), Exit::Cpuid);
+    assert_eq!(
+        vcpu.enter(&word, &mut |_: GateEvent| stamps += 1),
+        Exit::Cpuid
+    );
     assert_eq!(stamps, 2);
     assert_eq!(word.state(), SleepState::Awake);
     assert!(vcpu.launched);
@@ -166,10 +172,10 @@ fn the_gate_is_closed_by_an_event_and_open_without() {
 fn a_vcpu_that_is_not_loaded_does_not_run() {
     let (vmx, ept) = machine(&skylake());
     let mut vcpu = vmx.new_vcpu(&ept);
-    let exit = vcpu.enter(&WakeWord::new(), &mut |_| ());
+    let exit = vcpu.enter(&WakeWord::new(), &mut |_: GateEvent| ());
     assert!(matches!(exit, Exit::Invalid { .. }));
     vcpu.attach(CpuId::new(9));
-    let Exit::Invalid { reason } = vcpu.enter(&WakeWord::new(), &mut |_| ()) else {
+    let Exit::Invalid { reason } = vcpu.enter(&WakeWord::new(), &mut |_: GateEvent| ()) else {
         panic!("VMX is not on there")
     };
     assert!(reason.contains("not enabled on CPU 9"), "{reason}");
@@ -217,7 +223,7 @@ fn an_event_that_was_placed_and_not_entered_with_can_still_change() {
     let word = WakeWord::new();
     vcpu.inject(Injection::GP0);
     word.post_local(Events::CALL);
-    assert_eq!(vcpu.enter(&word, &mut |_| ()), Exit::Event);
+    assert_eq!(vcpu.enter(&word, &mut |_: GateEvent| ()), Exit::Event);
     assert_eq!(vcpu.vmcs.read(Field::INJECTION), 0x8000_0b0d);
     vcpu.reset(PVH);
     let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 10)]);

@@ -167,6 +167,24 @@ fn guest(bits: &'static [u64]) {
     world.judge(bits.iter().sum());
 }
 
+/// It runs its guest, and what it answers there is something for its own CPU to do: that post is one without an interrupt.
+fn answered(bits: &'static [u64]) {
+    let world = World::new();
+    let threads = kickers(&world, bits);
+    world.look();
+    let cpu = &world.cpus[0];
+    if cpu
+        .enter_and_answer(|| cpu.word.post_local(Events::RESCHED))
+        .is_some()
+    {
+        world.run_guest(0);
+    }
+    for thread in threads {
+        thread.join();
+    }
+    world.judge(bits.iter().sum());
+}
+
 /// It is preempted after it has looked, and another CPU takes it.
 fn migrate(bits: &'static [u64]) {
     let world = World::new();
@@ -191,6 +209,7 @@ pub fn all() -> Vec<Check> {
     vec![
         Check::new("vcpu/block").variant(|| block(&[1, 2])),
         Check::new("vcpu/guest").variant(|| guest(&[1, 2])),
+        Check::new("vcpu/answered").variant(|| answered(&[1, 2])),
         Check::new("vcpu/migrate").variant(|| migrate(&[1])),
     ]
 }

@@ -260,7 +260,7 @@ fn next_rip_only_where_the_processor_writes_it() {
 fn a_vcpu_that_is_not_loaded_does_not_run() {
     let mut vcpu = vcpu();
     let word = WakeWord::new();
-    let exit = vcpu.enter(&word, &mut |_| panic!("must not run"));
+    let exit = vcpu.enter(&word, &mut |_: GateEvent| panic!("must not run"));
     assert!(matches!(exit, Exit::Invalid { .. }));
     for _ in 0..2 {
         vcpu.inject(Injection::Exception {
@@ -270,7 +270,7 @@ fn a_vcpu_that_is_not_loaded_does_not_run() {
         vcpu.inject(Injection::GP0);
     }
     assert_eq!(
-        vcpu.enter(&word, &mut |_| panic!("must not run")),
+        vcpu.enter(&word, &mut |_: GateEvent| panic!("must not run")),
         Exit::TripleFault
     );
 }
@@ -283,7 +283,7 @@ fn the_gate_is_closed_by_an_event_and_open_without() {
     vcpu.loaded = Some(cpu);
     assert!(
         matches!(
-            vcpu.enter(&word, &mut |_| panic!("must not run")),
+            vcpu.enter(&word, &mut |_: GateEvent| panic!("must not run")),
             Exit::Invalid { .. }
         ),
         "not enabled there"
@@ -292,7 +292,7 @@ fn the_gate_is_closed_by_an_event_and_open_without() {
     word.post_local(Events::CALL);
     vcpu.inject(Injection::Nmi);
     assert_eq!(
-        vcpu.enter(&word, &mut |_| panic!("must not run")),
+        vcpu.enter(&word, &mut |_: GateEvent| panic!("must not run")),
         Exit::Event
     );
     assert_eq!(word.state(), SleepState::Awake);
@@ -300,7 +300,7 @@ fn the_gate_is_closed_by_an_event_and_open_without() {
     assert_eq!(word.take(), Events::CALL);
 
     let mut seen = alloc::vec::Vec::new();
-    let exit = vcpu.enter(&word, &mut |event| {
+    let exit = vcpu.enter(&word, &mut |event: GateEvent| {
         // What a waker does while the guest runs.
         if event == GateEvent::Left {
             assert!(word.post(Events::NOTIFY).needs_ipi());
