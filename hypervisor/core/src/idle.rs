@@ -31,7 +31,7 @@ mod control;
 mod stopped_tsc;
 
 pub use control::IdleControl;
-pub use stopped_tsc::{ClockPair, PlatformTimer};
+pub use stopped_tsc::{Anchor, ClockPair, MOST_MADE_GOOD, PlatformTimer};
 
 /// Whether stores end a sleep in MWAIT on this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,8 +7,8 @@ use super::json::ByteSink;
 use super::lock::OutputLock;
 use super::port::{MachinePorts, Ports};
 use super::records::{
-    self, AcpiCst, Boot, CommandAnswer, CpuRows, End, Figure, Guest, IdleTrace, ProbeRow, Problem,
-    cstates, timers,
+    self, AcpiCst, Boot, ClockRow, CommandAnswer, CpuRows, End, Figure, Guest, IdleTrace, ProbeRow,
+    Problem, cstates, timers,
 };
 use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -84,8 +84,8 @@ pub fn probes(period: Ticks, rows: &[ProbeRow]) {
 }
 
 /// Emits a `clocks` record.
-pub fn clocks(source: &str, by_tsc: Ticks, by_platform: Ticks) {
-    emit(|sink| records::clocks(sink, source, by_tsc, by_platform));
+pub fn clocks(source: &str, rows: &[ClockRow]) {
+    emit(|sink| records::clocks(sink, source, rows));
 }
 
 /// Emits a `command` record.

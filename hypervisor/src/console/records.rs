@@ -176,12 +176,29 @@ pub fn timers<S: ByteSink>(sink: &mut S, period: Ticks, rows: &[ProbeRow]) {
     });
 }
 
-/// Writes how long the run took by the boot CPU's TSC, which was restored from `source`, and by the platform timer.
-pub fn clocks<S: ByteSink>(sink: &mut S, source: &str, by_tsc: Ticks, by_platform: Ticks) {
+/// How long a CPU's part in the run took by two clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockRow {
+    /// Which CPU.
+    pub cpu: CpuId,
+    /// By its own TSC.
+    pub tsc: Ticks,
+    /// By the platform timer, in TSC ticks.
+    pub platform: Ticks,
+}
+
+/// Writes how long the run took by the TSC of each CPU, which was restored from `source`, and by the platform timer.
+pub fn clocks<S: ByteSink>(sink: &mut S, source: &str, rows: &[ClockRow]) {
     record(sink, "clocks", |o| {
-        o.str("source", source)
-            .u64("tsc", by_tsc.get())
-            .u64("platform", by_platform.get());
+        o.str("source", source).array("cpus", |a| {
+            for row in rows {
+                a.object(|o| {
+                    o.u64("cpu", row.cpu.index() as u64)
+                        .u64("tsc", row.tsc.get())
+                        .u64("platform", row.platform.get());
+                });
+            }
+        });
     });
 }
 

@@ -1,10 +1,11 @@
 //! The end of a run: the last reading, the check of the books, one status.
 
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use lull_core::cstate::select::{MwaitVerdict, Selected};
 use lull_core::cstate::{CStateFlags, EntryMethod};
-use lull_core::platform::{Clock, IrqGate, OneShot, Sleeper};
+use lull_core::platform::{Clock, IrqGate, OneShot, Platform, Sleeper};
 use lull_core::trace::IdlePeriod;
 use lull_core::units::{CpuId, Nanos, Ticks};
 use lull_core::wake::WakeWord;
@@ -16,7 +17,7 @@ use super::start::Running;
 use super::wakes;
 use crate::acpi::power;
 use crate::console::machine_channel;
-use crate::console::records::{End, IdleTrace};
+use crate::console::records::{ClockRow, End, IdleTrace};
 use crate::cpu;
 use crate::keys;
 use crate::machine::BareMetal;
@@ -34,6 +35,7 @@ const PARKING_PATIENCE: Nanos = Nanos::new(2_000_000_000);
 
 /// Reports and leaves. On the boot CPU, when its dispatch loop has ended.
 pub fn finish(running: &Running) -> ! {
+    time::stopped::close(BareMetal.cpu());
     wait_for_others(running);
     // First of all, and both at once: what follows takes time of its own, and a CPU that would not stop runs on.
     let reading = Reading::of(running.rows());
@@ -43,23 +45,35 @@ pub fn finish(running: &Running) -> ! {
     reading.emit("end", BareMetal.now());
     wakes::emit(running);
     probes::report(running);
-    compare_clocks();
+    compare_clocks(running);
     emit_traces(running);
     let code = judge(running, &reading, of_vcpus);
     leave(running, code)
 }
 
-/// Says how far the TSC of this CPU is from the platform timer, if it had to be restored.
-fn compare_clocks() {
-    if let Some((by_tsc, by_platform)) = time::stopped::compare() {
-        let source = time::stopped::source().unwrap_or("nothing");
-        log::info!(
-            "since start {} us by the TSC, restored from {source}, and {} us by the platform timer",
-            time::rate().to_micros(by_tsc).get(),
-            time::rate().to_micros(by_platform).get()
-        );
-        machine_channel::clocks(source, by_tsc, by_platform);
+/// Says how far each CPU's TSC is from the platform timer, if it had to be restored.
+fn compare_clocks(running: &Running) {
+    let compared: Vec<ClockRow> = running
+        .online
+        .iter()
+        .filter_map(|&cpu| {
+            let (tsc, platform) = time::stopped::compare(cpu)?;
+            Some(ClockRow { cpu, tsc, platform })
+        })
+        .collect();
+    if compared.is_empty() {
+        return;
     }
+    let source = time::stopped::source().unwrap_or("nothing");
+    for row in &compared {
+        log::info!(
+            "{}: since start {} us by the TSC, restored from {source}, and {} us by the platform timer",
+            row.cpu,
+            time::rate().to_micros(row.tsc).get(),
+            time::rate().to_micros(row.platform).get()
+        );
+    }
+    machine_channel::clocks(source, &compared);
 }
 
 /// Writes the recordings of idle periods to the machine channel, if there are any.
@@ -185,6 +199,7 @@ const PARKED_WAKES: u32 = 10_000;
 /// In the deepest state that it proved at boot, since a thread that waits in less keeps its core and the package from it;
 /// else in HLT.
 pub fn parked(running: &Running, cpu: CpuId) -> ! {
+    time::stopped::close(cpu);
     PARKED.fetch_add(1, Ordering::AcqRel);
     park(running, cpu)
 }

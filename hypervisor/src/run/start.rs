@@ -108,7 +108,7 @@ impl Running {
                     stand_ins: StandIns {
                         handed_over: time::broadcast::counts(cpu).0,
                         timer_wakes: time::broadcast::counts(cpu).1,
-                        tsc_restored: time::stopped::counts(cpu).0,
+                        tsc_restored: time::stopped::count(cpu),
                     },
                     dispatch: pcpu.stats.counts(),
                     posts: pcpu.wakes.counts(),

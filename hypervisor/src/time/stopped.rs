@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lull_core::idle::{ClockPair, PlatformTimer};
+use lull_core::idle::{Anchor, ClockPair, PlatformTimer};
 use lull_core::units::{CpuId, MAX_CPUS, Nanos, Ticks};
 use spin::Once;
 
@@ -57,21 +57,57 @@ static WRITE_COST: AtomicU64 = AtomicU64::new(0);
 /// Testing: the TSC is set back after each such sleep, as if it had stopped.
 static STOPS_ON_PURPOSE: AtomicBool = AtomicBool::new(false);
 
-#[repr(align(64))]
-struct Slot {
-    /// What this CPU noted before its sleep; the TSC is 0 if it has noted nothing.
+/// A pair that only its own CPU reads and writes; its TSC is 0 if there is none.
+struct Kept {
     tsc: AtomicU64,
     platform: AtomicU64,
+}
+
+impl Kept {
+    const fn none() -> Self {
+        Self {
+            tsc: AtomicU64::new(0),
+            platform: AtomicU64::new(0),
+        }
+    }
+
+    fn get(&self) -> Option<ClockPair> {
+        let pair = ClockPair {
+            tsc: Ticks::new(self.tsc.load(Ordering::Relaxed)),
+            platform: self.platform.load(Ordering::Relaxed),
+        };
+        (pair.tsc != Ticks::ZERO).then_some(pair)
+    }
+
+    fn set(&self, pair: Option<ClockPair>) {
+        let tsc = pair.map_or(Ticks::ZERO, |pair| pair.tsc);
+        self.tsc.store(tsc.get(), Ordering::Relaxed);
+        self.platform
+            .store(pair.map_or(0, |pair| pair.platform), Ordering::Relaxed);
+    }
+}
+
+#[repr(align(64))]
+struct Slot {
+    anchor: Kept,
+    /// What the TSC is restored from behind the sleep that is on.
+    before: Kept,
+    /// What it read before that sleep.
+    stopped_at: AtomicU64,
     restored: AtomicU64,
-    ticks: AtomicU64,
+    /// How long its part in the run took by its own TSC, and by the platform timer, in TSC ticks. Set once it has ended.
+    by_tsc: AtomicU64,
+    by_platform: AtomicU64,
 }
 
 static SLOTS: [Slot; MAX_CPUS] = [const {
     Slot {
-        tsc: AtomicU64::new(0),
-        platform: AtomicU64::new(0),
+        anchor: Kept::none(),
+        before: Kept::none(),
+        stopped_at: AtomicU64::new(0),
         restored: AtomicU64::new(0),
-        ticks: AtomicU64::new(0),
+        by_tsc: AtomicU64::new(0),
+        by_platform: AtomicU64::new(0),
     }
 }; MAX_CPUS];
 
@@ -172,8 +208,11 @@ pub fn note(cpu: CpuId) {
         return;
     };
     let pair = read(&platform.source);
-    slot.tsc.store(pair.tsc.get(), Ordering::Relaxed);
-    slot.platform.store(pair.platform, Ordering::Relaxed);
+    let mut anchor = Anchor::of(slot.anchor.get());
+    slot.before
+        .set(Some(anchor.before_sleep(&platform.timer, pair)));
+    slot.anchor.set(anchor.pair());
+    slot.stopped_at.store(pair.tsc.get(), Ordering::Relaxed);
 }
 
 /// This CPU is back, and nothing has read its TSC since.
@@ -181,43 +220,46 @@ pub fn restore(cpu: CpuId) {
     let (Some(platform), Some(slot)) = (PLATFORM.get(), SLOTS.get(cpu.index())) else {
         return;
     };
-    let before = ClockPair {
-        tsc: Ticks::new(slot.tsc.swap(0, Ordering::Relaxed)),
-        platform: slot.platform.load(Ordering::Relaxed),
-    };
-    if before.tsc == Ticks::ZERO {
+    let Some(before) = slot.before.get() else {
         return;
-    }
+    };
+    slot.before.set(None);
     if STOPS_ON_PURPOSE.load(Ordering::Relaxed) {
-        write(before.tsc);
+        write(Ticks::new(slot.stopped_at.load(Ordering::Relaxed)));
     }
     let after = read(&platform.source);
     if let Some(expected) = platform.timer.restored(before, after) {
         set(expected, after.tsc);
         slot.restored.fetch_add(1, Ordering::Relaxed);
-        slot.ticks
-            .fetch_add((expected - after.tsc).get(), Ordering::Relaxed);
     }
 }
 
-/// How often a CPU's TSC was restored, and by how much in all.
-pub fn counts(cpu: CpuId) -> (u64, Ticks) {
-    SLOTS.get(cpu.index()).map_or((0, Ticks::ZERO), |slot| {
-        (
-            slot.restored.load(Ordering::Relaxed),
-            Ticks::new(slot.ticks.load(Ordering::Relaxed)),
-        )
-    })
+/// How often a CPU's TSC was restored.
+pub fn count(cpu: CpuId) -> u64 {
+    SLOTS
+        .get(cpu.index())
+        .map_or(0, |slot| slot.restored.load(Ordering::Relaxed))
 }
 
-/// The time since [`init`] by the TSC of this CPU, and by the platform timer, in TSC ticks.
-pub fn compare() -> Option<(Ticks, Ticks)> {
-    let platform = PLATFORM.get()?;
+/// This CPU will not sleep any more: compares its TSC with the platform timer. On the CPU itself.
+pub fn close(cpu: CpuId) {
+    let (Some(platform), Some(slot)) = (PLATFORM.get(), SLOTS.get(cpu.index())) else {
+        return;
+    };
     let last = read(&platform.source);
-    Some((
-        last.tsc - platform.first.tsc,
-        platform.timer.elapsed(platform.first, last),
-    ))
+    let by_tsc = last.tsc - platform.first.tsc;
+    let by_platform = platform.timer.elapsed(platform.first, last);
+    slot.by_platform.store(by_platform.get(), Ordering::Relaxed);
+    // Whoever sees this one sees the other.
+    slot.by_tsc.store(by_tsc.get(), Ordering::Release);
+}
+
+/// The time from [`init`] to [`close`] by the TSC of that CPU, and by the platform timer, both in TSC ticks.
+pub fn compare(cpu: CpuId) -> Option<(Ticks, Ticks)> {
+    let slot = SLOTS.get(cpu.index())?;
+    let by_tsc = slot.by_tsc.load(Ordering::Acquire);
+    let by_platform = slot.by_platform.load(Ordering::Relaxed);
+    (by_tsc != 0).then_some((Ticks::new(by_tsc), Ticks::new(by_platform)))
 }
 
 fn read(source: &Source) -> ClockPair {

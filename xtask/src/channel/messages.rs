@@ -289,6 +289,14 @@ pub struct CpuTimers {
 pub struct Clocks {
     /// What the TSC was restored from.
     pub source: String,
+    pub cpus: Vec<CpuClocks>,
+}
+
+/// The length of the run by one CPU's TSC and by the platform timer, in TSC ticks.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CpuClocks {
+    pub cpu: u32,
     pub tsc: u64,
     pub platform: u64,
 }
