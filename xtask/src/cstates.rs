@@ -17,6 +17,7 @@ use lull_core::units::Micros;
 use std::path::PathBuf;
 
 mod dump;
+pub mod firmware;
 mod print;
 
 /// Options of `cstates`.
@@ -67,6 +68,10 @@ pub struct CStatesArgs {
     /// The firmware's `_CST`: MWAIT hints or ioPORT with latencies in us, as 0x0:1,0x21:127 or 0x0:1,io0x414:800
     #[arg(long, value_name = "HINT:US,...", value_parser = listed)]
     cst: Option<Listed>,
+    /// A table of the firmware, as `acpidump -b` writes it (DSDT, SSDT, PSDT, FACP, APIC); more than once: its code is run, and
+    /// what `_CST` gives back counts
+    #[arg(long, value_name = "TABLE", conflicts_with = "cst")]
+    acpi: Vec<PathBuf>,
     /// Options as on Lull's command line
     #[arg(long, value_name = "OPTIONS", default_value = "")]
     cmdline: String,
@@ -137,16 +142,21 @@ pub fn command(args: &CStatesArgs) -> Result<()> {
         print!("{}", print::list(args.json)?);
         return Ok(());
     }
-    print!("{}", answer(args)?);
-    Ok(())
+    let (answer, stopped) = answer(args)?;
+    print!("{answer}");
+    match stopped {
+        Some(why) => bail!("--acpi: {why}"),
+        None => Ok(()),
+    }
 }
 
-fn answer(args: &CStatesArgs) -> Result<String> {
+/// The answer, and why the firmware's code had to be stopped, if it had.
+fn answer(args: &CStatesArgs) -> Result<(String, Option<String>)> {
     let (options, problems) = Options::parse(&args.cmdline);
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     ensure!(problems.is_empty(), "--cmdline: {}", problems.join("; "));
 
-    let question = match &args.file {
+    let mut question = match &args.file {
         Some(path) => {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
@@ -154,17 +164,44 @@ fn answer(args: &CStatesArgs) -> Result<String> {
         }
         None => of_words(args)?,
     };
+    let said = match args.acpi.as_slice() {
+        [] => None,
+        files => Some(firmware::ask(files, &question.cpu, &options)?),
+    };
+    if let Some(said) = &said {
+        question.hear(said, args.leaf5_edx.is_none() && args.file.is_none());
+    }
     let mut query = Query {
         msrs: question.msrs,
         topology: question.topology,
         ..Query::new(question.cpu, options.idle, &options.cstates)
     };
-    query.firmware.cst = args.cst.as_ref().map(|listed| &listed.0);
+    match &said {
+        Some(said) => query.firmware = said.firmware(),
+        None => query.firmware.cst = args.cst.as_ref().map(|listed| &listed.0),
+    }
     let selected = select::select(&query);
-    if args.json {
-        print::json(&question, &selected)
+    let answer = if args.json {
+        print::json(&question, said.as_ref(), &selected)?
     } else {
-        Ok(print::text(&question, &selected))
+        print::text(&question, said.as_ref(), &selected)
+    };
+    Ok((answer, said.and_then(|said| said.stopped())))
+}
+
+impl Question {
+    /// Assumes what follows from the firmware's answer: CPUID has the sub-states of its entries, if CPUID is assumed anyway.
+    fn hear(&mut self, said: &firmware::Said, cpuid_is_assumed: bool) {
+        let entries = said.firmware().cst.map_or(&[][..], |cst| &cst.entries);
+        let missing = classes(hints(entries)) & !present(self.cpu.mwait.substates);
+        if cpuid_is_assumed && missing != 0 {
+            self.cpu.mwait.substates |= missing;
+            let edx = self.cpu.mwait.substates;
+            self.assumed
+                .retain(|what| !what.starts_with("CPUID leaf 5 EDX"));
+            self.assumed.push(format!("CPUID leaf 5 EDX is {edx:#x}"));
+        }
+        self.assumed.extend(said.missed().map(str::to_owned));
     }
 }
 
@@ -313,7 +350,7 @@ fn finish(args: &CStatesArgs, question: &mut Question) {
         };
         question.msrs.set(msr, Some(value));
     }
-    if args.cst.is_none() {
+    if args.cst.is_none() && args.acpi.is_empty() {
         question.assumed.push("there is no _CST".to_owned());
     }
 }
@@ -331,16 +368,29 @@ fn no_limit(identity: &Identity) -> u64 {
 fn needed_classes(identity: &Identity, listed: Option<&Listed>) -> u32 {
     let table = identity.model_record().and_then(|model| model.table);
     let of_table = table.iter().flat_map(|table| table.states).map(|s| s.hint);
-    let entries = listed.iter().flat_map(|listed| &listed.0.entries);
-    let of_cst = entries.filter_map(|entry| match entry.method {
+    let entries = listed.map_or(&[][..], |listed| &listed.0.entries);
+    classes(of_table.chain(hints(entries)).chain([MwaitHint::C1]))
+}
+
+fn hints(entries: &[CstEntry]) -> impl Iterator<Item = MwaitHint> {
+    entries.iter().filter_map(|entry| match entry.method {
         CstMethod::Mwait { hint, .. } => Some(hint),
         _ => None,
-    });
-    of_table
-        .chain(of_cst)
-        .chain([MwaitHint::C1])
+    })
+}
+
+/// One sub-state of each class of the hints.
+fn classes(hints: impl Iterator<Item = MwaitHint>) -> u32 {
+    hints
         .filter(|hint| hint.class() < 8)
         .fold(0, |edx, hint| edx | 1 << (hint.class() * 4))
+}
+
+/// One sub-state of each class that has any.
+fn present(edx: u32) -> u32 {
+    (0..8)
+        .filter(|class| edx >> (class * 4) & 0xF != 0)
+        .fold(0, |all, class| all | 1 << (class * 4))
 }
 
 /// A number, decimal or hexadecimal after `0x`.

@@ -64,6 +64,9 @@ enum Command {
     /// Ask which C-states Lull would use on a CPU, and why
     #[command(name = "cstates")]
     CStates(cstates::CStatesArgs),
+    /// Run the firmware's code of a task on the standard input, in limits; for `cstates --acpi`
+    #[command(name = cstates::firmware::cage::COMMAND, hide = true)]
+    EvaluateAml,
     /// Run the core on simulated machines of 1 to 4096 CPUs, and watch that it keeps its promises
     Sim(sim::SimArgs),
 }
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::command(&args),
         Command::Trace(args) => trace::command(&args),
         Command::CStates(args) => cstates::command(&args),
+        Command::EvaluateAml => cstates::firmware::cage::command(),
         Command::Sim(args) => sim::command(&args),
     };
     match done {

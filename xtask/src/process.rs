@@ -10,7 +10,7 @@
 use std::{
     ffi::OsStr,
     fmt::Write as _,
-    io::{self, Read},
+    io::{self, Read, Write as _},
     os::unix::process::CommandExt,
     process::{Child, Command, ExitStatus, Output},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -251,6 +251,33 @@ pub fn output(command: &mut Command) -> Result<Output> {
         stdout: text(stdout),
         stderr: text(stderr),
     })
+}
+
+/// Runs `command`, whose three streams are piped, on this input, and ends it when `limit` is over. Gives what it wrote,
+/// and whether it ended by itself.
+///
+/// # Errors
+/// If it cannot be started or read.
+pub fn output_of(command: &mut Command, input: Vec<u8>, limit: Duration) -> Result<(Output, bool)> {
+    let mut job = Job::start(command, Scope::Group)?;
+    let stdout = reader(job.child.stdout.take());
+    let stderr = reader(job.child.stderr.take());
+    if let Some(mut stdin) = job.stdin() {
+        // A program that does not read all of it is heard on its other streams.
+        thread::spawn(move || stdin.write_all(&input));
+    }
+    let ended = job.wait(Some(limit))?;
+    job.end();
+    let status = job.poll()?.context("a program that does not end")?;
+    let text = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
+        reader.and_then(|r| r.join().ok()).unwrap_or_default()
+    };
+    let output = Output {
+        status,
+        stdout: text(stdout),
+        stderr: text(stderr),
+    };
+    Ok((output, ended.is_some()))
 }
 
 /// Reads a pipe to its end, beside us.

@@ -4,6 +4,7 @@
 //! wrong is a [`Problem`], and what was learnt before stays. After the work was thrown out it is tried once more, without
 //! the table or processor that it was at; then it is left alone.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -16,8 +17,7 @@ use super::Problem;
 use super::aml::{Evaluated, Finding, Path, Told};
 use super::tables::{u32_at, u64_at};
 
-#[cfg(any(target_os = "none", test))]
-mod evaluate;
+pub mod evaluate;
 #[cfg(target_os = "none")]
 mod run;
 
@@ -196,33 +196,44 @@ impl fmt::Display for Told {
     }
 }
 
-/// Says on the console what came out: one line, and with `loglvl=debug` one for each entry.
-pub fn log(states: &FirmwareStates) {
-    match states.state {
-        State::Off => log::info!("_CST: off (acpi_cst=off)"),
-        State::None => log::info!("_CST: the firmware has none"),
-        State::Failed => log::info!("_CST: the firmware has none that can be used"),
+/// What came out, for people: one line, and behind it one for each entry.
+pub fn lines(states: &FirmwareStates) -> Vec<String> {
+    let mut lines = Vec::from([match states.state {
+        State::Off => "_CST: off (acpi_cst=off)".to_string(),
+        State::None => "_CST: the firmware has none".to_string(),
+        State::Failed => "_CST: the firmware has none that can be used".to_string(),
         State::Found => {
             let entries = states.cst.as_ref().map_or(0, |cst| cst.entries.len());
-            log::info!(
+            format!(
                 "_CST: {} processors have one, {entries} states, offered {:#x}",
                 states.processors.len(),
                 states.offered
-            );
+            )
         }
-    }
+    }]);
     for group in states.groups() {
-        log::debug!(
+        lines.push(format!(
             "_CST of {} ({} alike), {}",
             group.first,
             group.processors.len(),
             group.told
-        );
+        ));
         match &group.list {
-            Ok((entries, _)) => entries
-                .iter()
-                .for_each(|entry| log::debug!("    {}", Shown(entry))),
-            Err(why) => log::debug!("    {why}"),
+            Ok((entries, _)) => {
+                lines.extend(entries.iter().map(|entry| format!("    {}", Shown(entry))))
+            }
+            Err(why) => lines.push(format!("    {why}")),
+        }
+    }
+    lines
+}
+
+/// Says it on the console: the first line, and with `loglvl=debug` the others.
+pub fn log(states: &FirmwareStates) {
+    for (at, line) in lines(states).iter().enumerate() {
+        match at {
+            0 => log::info!("{line}"),
+            _ => log::debug!("{line}"),
         }
     }
 }

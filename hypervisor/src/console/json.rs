@@ -1,6 +1,7 @@
 //! JSON writer: one object a line, without allocation.
 //!
 //! Pure. Values go straight to a [`ByteSink`]; strings are escaped as RFC 8259 section 7 asks.
+use alloc::vec::Vec;
 use core::fmt::{self, Display, Write};
 
 /// Where bytes go. It cannot fail: a port takes everything.
@@ -9,7 +10,6 @@ pub trait ByteSink {
     fn put(&mut self, bytes: &[u8]);
 }
 
-#[cfg(test)]
 impl ByteSink for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);

@@ -1,6 +1,7 @@
 //! Answers as text and as JSON.
 
 use super::Question;
+use super::firmware::Said;
 use anyhow::Result;
 use lull_core::cstate::models::{MODELS, Model, Vendor};
 use lull_core::cstate::select::{Considered, MsrWrite, Scope, Selected, Verdict, When};
@@ -15,6 +16,11 @@ struct Answer {
     v: u32,
     cpu: Cpu,
     assumed: Vec<String>,
+    /// What the firmware's code said, as on the machine channel, and what is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    acpi_cst: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<Wrong>,
     notes: Vec<String>,
     states: Vec<State>,
     msr_writes: Vec<Msr>,
@@ -25,6 +31,13 @@ struct Answer {
     take_cst: Option<u8>,
     hpet_stops: bool,
     tsc_unstable: bool,
+}
+
+#[derive(Serialize)]
+struct Wrong {
+    name: String,
+    why: String,
+    expected: String,
 }
 
 #[derive(Serialize)]
@@ -139,8 +152,9 @@ fn msr(write: &MsrWrite) -> Msr {
 ///
 /// # Errors
 /// Never, in practice: all of it can be written as JSON.
-pub fn json(question: &Question, selected: &Selected) -> Result<String> {
+pub fn json(question: &Question, said: Option<&Said>, selected: &Selected) -> Result<String> {
     let id = question.cpu.identity;
+    let problems = said.iter().flat_map(|said| said.problems());
     let answer = Answer {
         v: 1,
         cpu: Cpu {
@@ -151,6 +165,14 @@ pub fn json(question: &Question, selected: &Selected) -> Result<String> {
             name: id.model_record().map(|model| model.name),
         },
         assumed: question.assumed.clone(),
+        acpi_cst: said.map(Said::json).transpose()?,
+        problems: problems
+            .map(|problem| Wrong {
+                name: problem.name.clone(),
+                why: problem.why.clone(),
+                expected: problem.expected.clone(),
+            })
+            .collect(),
         notes: lines(&selected.notes),
         states: selected.considered.iter().map(state).collect(),
         msr_writes: selected.msr_writes.iter().map(msr).collect(),
@@ -166,7 +188,7 @@ pub fn json(question: &Question, selected: &Selected) -> Result<String> {
 }
 
 /// One answer for people: the states in columns, then why.
-pub fn text(question: &Question, selected: &Selected) -> String {
+pub fn text(question: &Question, said: Option<&Said>, selected: &Selected) -> String {
     let id = question.cpu.identity;
     let mut out = String::new();
     match id.model_record() {
@@ -178,6 +200,9 @@ pub fn text(question: &Question, selected: &Selected) -> String {
         }
     }
     let _ = writeln!(out, "assumed: {}", question.assumed.join("; "));
+    for line in said.iter().flat_map(|said| said.lines()) {
+        let _ = writeln!(out, "{line}");
+    }
     for note in &selected.notes {
         let _ = writeln!(out, "- {note}");
     }

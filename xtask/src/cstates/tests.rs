@@ -9,7 +9,7 @@ struct Cli {
 
 fn ask(line: &str) -> Result<String> {
     let words = std::iter::once("cstates").chain(line.split_whitespace());
-    answer(&Cli::try_parse_from(words)?.args)
+    Ok(answer(&Cli::try_parse_from(words)?.args)?.0)
 }
 
 fn json(line: &str) -> serde_json::Value {
@@ -98,7 +98,7 @@ fn firmware_and_options_can_be_described() {
         .unwrap()
         .args,
     );
-    let limited: serde_json::Value = serde_json::from_str(&limited.unwrap()).unwrap();
+    let limited: serde_json::Value = serde_json::from_str(&limited.unwrap().0).unwrap();
     assert_eq!(used(&limited)[2], "C3 MWAIT+IRQ 0x10 33/100");
     for (bad, why) in [
         ("--model 0x55 --cmdline max_cstate=x", "not a whole number"),

@@ -3,8 +3,9 @@
 //! [`evaluate`] loads the DSDT and the SSDTs, tells each processor object that has a `_CST` what Lull can do
 //! ([`capabilities`]), and evaluates its `_CST`. The `aml` crate does the interpreting; it is neither free of panics nor
 //! of endless loops, and the code that it interprets is whatever the firmware holds: on the machine all of this runs in
-//! the cage. So what is learnt is written into [`Findings`], a piece at a time, and holds no memory of the heap: what was
-//! learnt before the cage threw the rest out stays.
+//! the cage. So what is learnt is told to a [`Report`], a piece at a time: there it is [`Findings`], which hold no memory of
+//! the heap, so that what was learnt before the cage threw the rest out stays. `cargo xtask cstates --acpi` runs the same
+//! in a process of its own.
 //!
 //! Not run: `_INI`, `_STA` and `\_SB._OSC`. Which processors there are, the MADT says. The crate knows no `Load`, so
 //! tables that AML would load are not seen, and lacks some operators; a method that needs one fails, and is named.
@@ -18,7 +19,7 @@ use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
 use ::aml::value::{Args, MethodCode};
-use ::aml::{AmlContext, AmlError, AmlName, AmlValue, DebugVerbosity, Handler, LevelType};
+use ::aml::{AmlContext, AmlError, AmlName, AmlValue, DebugVerbosity, LevelType};
 use arrayvec::{ArrayString, ArrayVec};
 use lull_core::cstate::acpi::{Cst, CstEntry, CstFault, MAX_ENTRIES, Value};
 
@@ -36,6 +37,8 @@ mod tests;
 
 use capabilities::{Answer, Capabilities};
 use fields::Fields;
+use handler::{Guarded, Machine};
+use rules::{Refusals, Rules};
 
 /// The path of an object; a longer one is cut.
 pub type Path = ArrayString<64>;
@@ -76,6 +79,9 @@ pub struct Told {
     pub pdc: bool,
 }
 
+/// Most faults of a `_CST` that are kept.
+const MAX_FAULTS: usize = 16;
+
 /// What `_CST` of a processor object came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
@@ -86,7 +92,7 @@ pub enum Evaluated {
     /// Entries that make sense, and what is wrong with others, by their position from 1.
     List(
         ArrayVec<CstEntry, MAX_ENTRIES>,
-        ArrayVec<(usize, CstFault), 16>,
+        ArrayVec<(usize, CstFault), MAX_FAULTS>,
     ),
     /// Its frame is wrong.
     Refused(CstFault),
@@ -149,16 +155,28 @@ impl Findings {
             stage: Stage::Search,
         }
     }
+}
 
-    fn knows(&self, path: &str) -> bool {
-        self.processors.iter().any(|known| known.path == cut(path))
-    }
+/// Who is told what is learnt, a piece at a time: the work may be thrown out at any moment.
+pub trait Report {
+    /// This is being done from now on.
+    fn now(&mut self, stage: Stage);
+    /// A method or table with which the interpreter failed, and why.
+    fn remark(&mut self, name: &str, why: &dyn fmt::Display);
+    /// A processor object has this P_BLK. The first counts.
+    fn p_blk(&mut self, port: u16);
+    /// Has this processor object been dealt with already?
+    fn knows(&self, path: &str) -> bool;
+    /// What `_CST` of a processor object gave back, or why it gave nothing.
+    fn found(&mut self, path: &str, processor: u32, told: Told, cst: Result<&Value, &str>);
+}
 
+impl Report for Findings {
     fn now(&mut self, stage: Stage) {
         undisturbed(|| self.stage = stage);
     }
 
-    fn remark(&mut self, name: &str, why: impl fmt::Display) {
+    fn remark(&mut self, name: &str, why: &dyn fmt::Display) {
         let (name, why) = (cut(name), shown(why));
         undisturbed(|| {
             // Firmware that fails more often than this has been named often enough.
@@ -166,7 +184,28 @@ impl Findings {
         });
     }
 
-    fn add(&mut self, finding: Finding) {
+    fn p_blk(&mut self, port: u16) {
+        undisturbed(|| self.p_blk = self.p_blk.or(Some(port)));
+    }
+
+    fn knows(&self, path: &str) -> bool {
+        self.processors.iter().any(|known| known.path == cut(path))
+    }
+
+    fn found(&mut self, path: &str, processor: u32, told: Told, cst: Result<&Value, &str>) {
+        let finding = Finding {
+            path: cut(path),
+            processor,
+            told,
+            cst: match cst.map(Cst::parse) {
+                Ok(Ok(cst)) => Evaluated::List(
+                    cst.entries.into_iter().take(MAX_ENTRIES).collect(),
+                    cst.faults.into_iter().take(MAX_FAULTS).collect(),
+                ),
+                Ok(Err(why)) => Evaluated::Refused(why),
+                Err(why) => Evaluated::Failed(cut(why)),
+            },
+        };
         undisturbed(|| {
             if self.processors.len() < self.processors.capacity() {
                 self.processors.push(finding);
@@ -215,21 +254,30 @@ fn shown<const N: usize>(what: impl fmt::Display) -> ArrayString<N> {
     kept.0
 }
 
-/// Loads the tables and evaluates `_CST` of every processor object that has one and is not among the findings yet.
+/// Loads the tables and evaluates `_CST` of every processor object that has one and that `report` does not know yet.
 ///
-/// `fields` is what `handler` looks fields up in. Whatever fails is remarked, and the rest goes on. May panic, loop, and use up any stack and heap: see the module.
+/// The firmware's code reaches `machine` as far as `rules` let it; what they refuse is counted. Whatever fails is
+/// remarked, and the rest goes on. May panic, loop, and use up any stack and heap: see the module.
 pub fn evaluate(
-    handler: Box<dyn Handler>,
-    fields: &Fields,
+    machine: impl Machine,
+    rules: Rules,
+    refusals: &'static Refusals,
     job: &Job<'_>,
-    findings: &mut Findings,
+    report: &mut impl Report,
 ) {
+    let fields = Fields::default();
+    let handler = Box::new(Guarded {
+        machine,
+        fields: fields.clone(),
+        rules,
+        refusals,
+    });
     let mut context = AmlContext::new(handler, DebugVerbosity::None);
     for (number, table) in job.tables.iter().enumerate() {
         if job.without.contains(&number) {
             continue;
         }
-        findings.now(Stage::Table(number));
+        report.now(Stage::Table(number));
         if let Some(code) = table.bytes.get(HEADER..).filter(|code| !code.is_empty())
             && let Err(why) = context.parse_table(&with_room_behind(code))
         {
@@ -237,27 +285,27 @@ pub fn evaluate(
                 "the interpreter stopped: {}; what came before is used",
                 Shown(&why)
             );
-            findings.remark(&table.name, why);
+            report.remark(&table.name, &why);
         }
-        fields::adopt(&mut context, fields);
+        fields::adopt(&mut context, &fields);
     }
-    findings.now(Stage::Search);
+    report.now(Stage::Search);
     end_with_noop(&mut context);
     for (path, processor, p_blk) in processors(&mut context) {
         if !job.enabled.is_empty() && !job.enabled.contains(&processor) {
             continue;
         }
-        undisturbed(|| findings.p_blk = findings.p_blk.or(p_blk));
-        if has(&context, &path, "_CST") && !findings.knows(&path) {
-            let told = tell(&mut context, (&path, processor), job.capabilities, findings);
-            findings.now(Stage::Processor(cut(&path), processor, "_CST"));
-            let cst = cst(&mut context, &path);
-            findings.add(Finding {
-                path: cut(&path),
-                processor,
-                told,
-                cst,
-            });
+        if let Some(port) = p_blk {
+            report.p_blk(port);
+        }
+        if has(&context, &path, "_CST") && !report.knows(&path) {
+            let told = tell(&mut context, (&path, processor), job.capabilities, report);
+            report.now(Stage::Processor(cut(&path), processor, "_CST"));
+            let value = invoke(&mut context, &path, "_CST", Vec::new())
+                .map(|value| plain(&value, &context, 0))
+                .map_err(|why| failure(&why));
+            let cst = value.as_ref().map_err(String::as_str);
+            report.found(&path, processor, told, cst);
         }
     }
 }
@@ -378,11 +426,11 @@ fn tell(
     context: &mut AmlContext,
     (path, processor): (&str, u32),
     capabilities: Capabilities,
-    findings: &mut Findings,
+    report: &mut impl Report,
 ) -> Told {
     let mut told = Told::default();
     if has(context, path, "_OSC") {
-        findings.now(Stage::Processor(cut(path), processor, "_OSC"));
+        report.now(Stage::Processor(cut(path), processor, "_OSC"));
         let arguments = vec![
             buffer(&capabilities::OSC_UUID),
             AmlValue::Integer(capabilities::OSC_REVISION),
@@ -396,36 +444,23 @@ fn tell(
                 if answer.accepted() {
                     return told;
                 }
-                findings.remark(&format!("{path}._OSC"), answer);
+                report.remark(&format!("{path}._OSC"), &answer);
             }
             Ok(other) => {
                 let why = format!("it returned {:?}, expected a buffer", other.type_of());
-                findings.remark(&format!("{path}._OSC"), why);
+                report.remark(&format!("{path}._OSC"), &why);
             }
-            Err(why) => findings.remark(&format!("{path}._OSC"), failure(&why)),
+            Err(why) => report.remark(&format!("{path}._OSC"), &failure(&why)),
         }
     }
     if has(context, path, "_PDC") {
-        findings.now(Stage::Processor(cut(path), processor, "_PDC"));
+        report.now(Stage::Processor(cut(path), processor, "_PDC"));
         match invoke(context, path, "_PDC", vec![buffer(&capabilities.for_pdc())]) {
             Ok(_) => told.pdc = true,
-            Err(why) => findings.remark(&format!("{path}._PDC"), failure(&why)),
+            Err(why) => report.remark(&format!("{path}._PDC"), &failure(&why)),
         }
     }
     told
-}
-
-fn cst(context: &mut AmlContext, path: &str) -> Evaluated {
-    match invoke(context, path, "_CST", Vec::new()) {
-        Ok(value) => match Cst::parse(&plain(&value, context, 0)) {
-            Ok(cst) => Evaluated::List(
-                cst.entries.into_iter().take(MAX_ENTRIES).collect(),
-                cst.faults.into_iter().take(16).collect(),
-            ),
-            Err(why) => Evaluated::Refused(why),
-        },
-        Err(why) => Evaluated::Failed(cut(&failure(&why))),
-    }
 }
 
 fn failure(why: &AmlError) -> String {

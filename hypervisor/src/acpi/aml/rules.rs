@@ -129,21 +129,30 @@ impl Refusals {
     }
 }
 
-impl fmt::Display for Refusals {
+/// The first access of some that were counted: `write to port 0xe9`.
+pub struct First<'a>(pub &'a Refusals);
+
+impl fmt::Display for First<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let first = self.first.load(Ordering::Relaxed);
-        let how = if first & 1 << 59 != 0 {
-            "write to"
+        let first = self.0.first.load(Ordering::Relaxed);
+        f.write_str(if first & 1 << 59 != 0 {
+            "write to "
         } else {
-            "read of"
-        };
+            "read of "
+        })?;
         let at = first & ((1 << 59) - 1);
-        write!(f, "{} accesses refused, the first a {how} ", self.count())?;
         match first >> 60 {
             1 => write!(f, "memory at {at:#x}"),
             2 => write!(f, "port {at:#x}"),
             _ => f.write_str("PCI configuration out of reach"),
         }
+    }
+}
+
+impl fmt::Display for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, first) = (self.count(), First(self));
+        write!(f, "{count} accesses refused, the first a {first}")
     }
 }
 

@@ -1,7 +1,7 @@
 //! The interpreter on small tables: what is told arrives, and what comes back is understood.
 
 use super::assembler::*;
-use super::handler::{Guarded, Machine, PciAddress};
+use super::handler::{Machine, PciAddress};
 use super::rules::{Refusals, Rules};
 use super::*;
 use crate::mm::Range;
@@ -32,19 +32,6 @@ static REFUSALS: Refusals = Refusals::none();
 /// One test at a time counts refusals.
 static COUNTING: Mutex<()> = Mutex::new(());
 
-fn handler(fields: &Fields) -> Box<dyn Handler> {
-    let ram = Range {
-        start: 0,
-        end: 0x1000_0000,
-    };
-    Box::new(Guarded {
-        machine: Empty,
-        fields: fields.clone(),
-        rules: Rules::new([ram], [], []),
-        refusals: &REFUSALS,
-    })
-}
-
 fn run(terms: &[u8], capabilities: Capabilities, enabled: &[u32]) -> Findings {
     let tables = [AmlTable {
         name: "SSDT 1".into(),
@@ -57,8 +44,12 @@ fn run(terms: &[u8], capabilities: Capabilities, enabled: &[u32]) -> Findings {
         enabled,
         capabilities,
     };
-    let fields = Fields::default();
-    evaluate(handler(&fields), &fields, &job, &mut findings);
+    let ram = Range {
+        start: 0,
+        end: 0x1000_0000,
+    };
+    let rules = Rules::new([ram], [], []);
+    evaluate(Empty, rules, &REFUSALS, &job, &mut findings);
     findings
 }
 

@@ -9,20 +9,21 @@ use lull_core::cstate::acpi::Cst;
 
 use super::{FirmwareStates, State};
 use crate::acpi::aml::capabilities::Capabilities;
+use crate::acpi::aml::rules::Refusals;
 use crate::acpi::aml::{AmlTable, Evaluated, Finding, Findings, Job, Stage, Told};
 use crate::acpi::{FirmwareInfo, Problem};
 use crate::cage::Escape;
 
 /// Is there any reason to run the firmware's code? A name that is in no table is not defined; a P_BLK is of use only with
 /// latencies that ACPI allows.
-pub(super) fn worthwhile(info: &FirmwareInfo) -> bool {
+pub fn worthwhile(info: &FirmwareInfo) -> bool {
     let fadt = &info.c_states.fadt;
     let p_blk = !fadt.hardware_reduced() && (fadt.lvl2().is_some() || fadt.lvl3().is_some());
     p_blk || info.aml.iter().any(|table| table.mentions(b"_CST"))
 }
 
 /// Runs the firmware's code by `enter` (which runs one job in the cage), as often as is worth it, and sums up.
-pub(super) fn evaluate_all(
+pub fn evaluate_all(
     tables: &[AmlTable],
     enabled: &[u32],
     capabilities: Capabilities,
@@ -76,6 +77,15 @@ pub(super) fn evaluate_all(
     }
     sum_up(findings.processors, &mut states);
     states
+}
+
+/// That the firmware's code reached for what is not its own.
+pub fn refused(refusals: &Refusals) -> Problem {
+    Problem::new(
+        "AML",
+        refusals,
+        "firmware that leaves memory, interrupts and console to the hypervisor",
+    )
 }
 
 /// What the stage is about, for the name of a problem.

@@ -3,23 +3,20 @@
     unsafe_code,
     reason = "work that is thrown out must leave nothing behind"
 )]
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use lull_core::platform::OneShot;
 use lull_core::units::Micros;
 
-use super::evaluate::{evaluate_all, worthwhile};
+use super::evaluate::{evaluate_all, refused, worthwhile};
 use super::{FirmwareStates, State};
+use crate::acpi::FirmwareInfo;
 use crate::acpi::aml::capabilities::Capabilities;
 use crate::acpi::aml::evaluate;
-use crate::acpi::aml::fields::Fields;
-use crate::acpi::aml::handler::{Guarded, ThisMachine};
+use crate::acpi::aml::handler::ThisMachine;
 use crate::acpi::aml::rules::{Refusals, Rules};
-use crate::acpi::{FirmwareInfo, Problem};
 use crate::boot::{BootInfo, MemoryKind};
 use crate::cage::{self, Limits};
-use crate::console::port::{MachinePorts, Ports};
 
 /// Large machines have some 500 KiB of AML, which becomes ten times as much. Its parsers nest deeply.
 const LIMITS: Limits = Limits {
@@ -77,10 +74,6 @@ pub fn read(
     if !worthwhile {
         return FirmwareStates::default();
     }
-    // The firmware is told that `_CST` is used instead of the FADT. ACPI specification 6.5, 5.2.9, CST_CNT.
-    if let (Some(port), value @ 1..) = (info.c_states.smi_command, info.c_states.fadt.cst_control) {
-        MachinePorts.write8(port, value);
-    }
     let enabled: Vec<u32> = info.cpus.iter().map(|cpu| cpu.processor).collect();
     let rules = rules(
         info,
@@ -90,26 +83,13 @@ pub fn read(
     REFUSALS.clear();
     let capabilities = Capabilities::of_lull(mwait);
     let mut states = evaluate_all(&tables, &enabled, capabilities, |job, findings| {
-        let mut work = || {
-            let fields = Fields::default();
-            let handler = Box::new(Guarded {
-                machine: ThisMachine,
-                fields: fields.clone(),
-                rules: rules.clone(),
-                refusals: &REFUSALS,
-            });
-            evaluate(handler, &fields, job, findings);
-        };
+        let mut work = || evaluate(ThisMachine, rules.clone(), &REFUSALS, job, findings);
         // SAFETY: `work` writes to `findings` only, which is plain bytes but for a list that has its room already (it
         // is not pushed to when full); what it takes of locks it takes undisturbed; other CPUs have not started.
         unsafe { cage::run(&LIMITS, timer, &mut work) }
     });
     if REFUSALS.count() > 0 {
-        states.problems.push(Problem::new(
-            "AML",
-            &REFUSALS,
-            "firmware that leaves memory, interrupts and console to the hypervisor",
-        ));
+        states.problems.push(refused(&REFUSALS));
     }
     states
 }

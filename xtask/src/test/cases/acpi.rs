@@ -21,8 +21,10 @@ use crate::{
     workspace::{self, BARE_METAL},
 };
 
+mod offline;
+
 pub fn cases() -> Vec<Case> {
-    vec![
+    let mut cases = vec![
         Case::host("acpi/only-aml-is-unstable", only_aml_is_unstable),
         Case::icount("acpi/none", none),
         Case::icount("acpi/pdc-decides", pdc_decides),
@@ -47,7 +49,9 @@ pub fn cases() -> Vec<Case> {
         Case::icount("acpi/fields", fields),
         Case::icount("acpi/several", several),
         Case::icount("acpi/noise", noise),
-    ]
+    ];
+    cases.extend(offline::cases());
+    cases
 }
 
 /// Compiles a table of `hypervisor/tests/acpi`.
