@@ -162,6 +162,7 @@ impl Scheduler for Credit2 {
         // The unit may have been removed since its kick, and the slot may even have another by now.
         if slot.place.get() == Place::Blocked && state.is_woken() {
             state.set_queued();
+            self.forget_surplus(&queue, slot);
             self.change_load(&mut queue, slot, 1, now);
             self.enqueue(&mut queue, v, slot);
             self.offer(&queue, v, slot, now, by, &mut tickle);

@@ -69,8 +69,11 @@ pub const MIN_TIMER: Micros = Micros::new(500);
 pub const MAX_TIMER: Micros = Micros::new(10_000);
 /// What a reset adds.
 pub const CREDIT_INIT: Micros = Micros::new(10_000);
-/// What a unit may keep beyond that.
+/// What a unit that was blocked may keep beyond that.
 pub const CARRYOVER_MAX: Micros = Micros::new(500);
+/// So many resets a unit may keep that did not block: more than it can use, since it has one CPU at most. If others run for longer
+/// than was meant, as when an interrupt or a machine below this one holds them up, it need not wait for that.
+pub const SURPLUS_RESETS: i64 = 3;
 /// So many resets a unit may be in debt. More than that is forgotten, so nobody waits longer for having once run alone;
 /// less would forgive what a light unit uses in one slice: exact for weights up to 640 times apart.
 pub const DEBT_RESETS: i64 = 64;
@@ -99,6 +102,7 @@ pub(super) struct Rules {
     pub max_timer: Ticks,
     pub credit_init: i64,
     pub credit_clip: i64,
+    pub woken_clip: i64,
     pub credit_min: i64,
     pub compensation: i64,
     pub tolerance: Ticks,
@@ -125,7 +129,8 @@ impl Rules {
             min_timer: ticks(MIN_TIMER),
             max_timer: ticks(MAX_TIMER),
             credit_init: init,
-            credit_clip: init.saturating_add(credit(CARRYOVER_MAX)),
+            credit_clip: init.saturating_mul(SURPLUS_RESETS),
+            woken_clip: init.saturating_add(credit(CARRYOVER_MAX)),
             credit_min: init.saturating_mul(-DEBT_RESETS),
             compensation: credit(MIGRATE_COMPENSATION),
             tolerance: ticks(RATELIMIT_TOLERANCE),
