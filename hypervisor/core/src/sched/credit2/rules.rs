@@ -1,5 +1,6 @@
 //! The constants, and what can be chosen.
 
+use crate::sched::placement::Placement;
 use crate::units::{Micros, Nanos, TickRate, Ticks};
 
 /// Which CPUs share a runqueue.
@@ -43,6 +44,8 @@ pub struct Config {
     pub arrangement: Arrangement,
     /// So many CPUs share one at most.
     pub max_cpus: usize,
+    /// How an idle CPU is chosen.
+    pub placement: Placement,
     /// Below capacity, a difference of load of 2^this units is worth a move.
     pub balance_under: i32,
     /// At or above capacity, the same.
@@ -57,6 +60,7 @@ impl Default for Config {
             cap_period: Micros::new(10_000),
             arrangement: Arrangement::Socket,
             max_cpus: 16,
+            placement: Placement::SleepDepth,
             balance_under: 0,
             balance_over: -3,
         }
@@ -96,6 +100,7 @@ pub(super) struct Rules {
     pub cap_period: Ticks,
     pub arrangement: Arrangement,
     pub max_cpus: usize,
+    pub placement: Placement,
     pub balance_under: i32,
     pub balance_over: i32,
     pub min_timer: Ticks,
@@ -124,6 +129,7 @@ impl Rules {
             cap_period: ticks(config.cap_period.max(MIN_TIMER)),
             arrangement: config.arrangement,
             max_cpus: config.max_cpus.max(1),
+            placement: config.placement,
             balance_under: config.balance_under.clamp(-16, 16),
             balance_over: config.balance_over.clamp(-16, 16),
             min_timer: ticks(MIN_TIMER),
