@@ -61,9 +61,12 @@ pub struct SimArgs {
     /// Who chooses among C-states
     #[arg(long, value_name = "NAME", default_value = "lull")]
     governor: String,
-    /// Who chooses among vCPUs: credit2, fair
+    /// Who chooses among vCPUs: credit2, fair, null, rtds, arinc653
     #[arg(long, value_name = "NAME", default_value = "credit2")]
     scheduler: String,
+    /// How credit2 chooses among idle CPUs: sleep-depth, first-idle, previous
+    #[arg(long, value_name = "NAME", default_value = "sleep-depth")]
+    placement: String,
     /// What the machine does within its contract, separated by commas: timer (late or early), spurious (wakes), ipi (slow),
     /// exit (from C-states sooner than said)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -166,6 +169,7 @@ impl SimArgs {
             entry: self.entry,
             governor: self.governor.clone(),
             scheduler: self.scheduler.clone(),
+            placement: self.placement.clone(),
             faults: self.faults.iter().copied().collect::<Faults>(),
             jitter: self.jitter,
             broken: self.broken,

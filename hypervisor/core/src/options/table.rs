@@ -148,7 +148,7 @@ pub const OPTIONS: [OptionSpec; 44] = [
     OptionSpec::new(
         "sched",
         "NAME",
-        "which scheduler (default fair)",
+        "which scheduler (default credit2)",
         |options, value| {
             if value.is_empty() {
                 return Err("no name".to_string());

@@ -45,9 +45,9 @@ pub struct Setup {
     reason = "there is one value in the machine"
 )]
 pub enum AnyScheduler {
-    /// `credit2`.
+    /// `credit2`, the default.
     Credit2(Credit2),
-    /// `fair`, the default.
+    /// `fair`.
     Fair(Fair),
     /// `null`.
     Null(Null),
@@ -62,7 +62,7 @@ const FAIR_SLICE: Micros = Micros::new(10_000);
 
 impl AnyScheduler {
     /// The names that [`AnyScheduler::by_name`] knows, the default first.
-    pub const NAMES: [&'static str; 5] = ["fair", "credit2", "null", "rtds", "arinc653"];
+    pub const NAMES: [&'static str; 5] = ["credit2", "fair", "null", "rtds", "arinc653"];
 
     /// A scheduler without units, all of whose CPUs are offline; the default one for a name that is none of
     /// [`AnyScheduler::NAMES`].
@@ -75,15 +75,15 @@ impl AnyScheduler {
             credit2,
         } = setup;
         match name {
-            "credit2" => Self::Credit2(Credit2::new(topology, units, domains, rate, &credit2)),
-            "null" => Self::Null(Null::new(topology.cpus(), units)),
-            "rtds" => Self::Rtds(Rtds::new(topology.cpus(), units, rate)),
-            "arinc653" => Self::Arinc653(Arinc653::new(topology.cpus(), units, rate)),
-            _ => Self::Fair(Fair::new(
+            "fair" => Self::Fair(Fair::new(
                 topology.cpus(),
                 units,
                 rate.ticks(FAIR_SLICE.to_nanos()),
             )),
+            "null" => Self::Null(Null::new(topology.cpus(), units)),
+            "rtds" => Self::Rtds(Rtds::new(topology.cpus(), units, rate)),
+            "arinc653" => Self::Arinc653(Arinc653::new(topology.cpus(), units, rate)),
+            _ => Self::Credit2(Credit2::new(topology, units, domains, rate, &credit2)),
         }
     }
 

@@ -30,6 +30,13 @@ impl AtomicCpuSet {
         }
     }
 
+    /// The members from `64 * index` on, a bit each.
+    pub fn word(&self, index: usize) -> u64 {
+        self.words
+            .get(index)
+            .map_or(0, |word| word.load(Ordering::SeqCst))
+    }
+
     fn place(&self, cpu: CpuId) -> Option<(&AtomicU64, u64)> {
         Some((self.words.get(cpu.index() / 64)?, 1 << (cpu.index() % 64)))
     }

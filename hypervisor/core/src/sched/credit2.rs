@@ -49,6 +49,7 @@ mod balance;
 mod caps;
 mod change;
 mod credit;
+mod idle;
 mod load;
 mod queue;
 pub mod rules;
@@ -73,6 +74,8 @@ pub struct Credit2 {
     domains: Box<[Lock<Budget>]>,
     refills: Refills,
     idle: AtomicCpuSet,
+    /// The runqueues in which something waits, by their numbers. Set before the idle set is read, read after a CPU has entered it.
+    busy: AtomicCpuSet,
     online: AtomicCpuSet,
     /// Held by whoever changes which CPUs there are, or where a unit may run.
     control: Lock<()>,
@@ -103,6 +106,7 @@ impl Credit2 {
             domains: (0..domains).map(|_| Lock::new(Budget::default())).collect(),
             refills: Refills::new(domains),
             idle: AtomicCpuSet::new(),
+            busy: AtomicCpuSet::new(),
             online: AtomicCpuSet::new(),
             control: Lock::new(()),
             topology,
@@ -162,6 +166,7 @@ impl Scheduler for Credit2 {
         // The unit may have been removed since its kick, and the slot may even have another by now.
         if slot.place.get() == Place::Blocked && state.is_woken() {
             state.set_queued();
+            self.forget_surplus(&queue, slot);
             self.change_load(&mut queue, slot, 1, now);
             self.enqueue(&mut queue, v, slot);
             self.offer(&queue, v, slot, now, by, &mut tickle);

@@ -43,17 +43,6 @@ impl<T: Bits> Held<T> {
     pub fn swap(&self, value: T) -> T {
         T::from_bits(self.bits.swap(value.to_bits(), Ordering::AcqRel))
     }
-
-    /// Stored before all that this CPU loads from now on, in the one order that all CPUs agree on.
-    pub fn set_and_fence(&self, value: T) {
-        self.bits.swap(value.to_bits(), Ordering::SeqCst);
-        crate::sync::atomic::fence(Ordering::SeqCst);
-    }
-
-    /// As of the one order that [`set_and_fence`](Self::set_and_fence) stores in.
-    pub fn get_ordered(&self) -> T {
-        T::from_bits(self.bits.load(Ordering::SeqCst))
-    }
 }
 
 impl<T: Bits + fmt::Debug> fmt::Debug for Held<T> {

@@ -20,13 +20,42 @@ use alloc::sync::Arc;
 pub const IPI: Nanos = Nanos::new(1_000);
 /// A store that ends MWAIT or a poll: one cache line changes hands.
 pub const STORE: Nanos = Nanos::new(100);
+/// Taking up what waits, on a CPU that is awake: a pass, and a world switch.
+pub const SWITCH: Nanos = Nanos::new(1_000);
 /// What a unit loses on another CPU than its last: half a megabyte of second-level cache at some 50 GB/s, and its
 /// translations.
 pub const COLD_CACHE: Nanos = Nanos::new(10_000);
-/// What a unit loses beside a busy thread of the same core: two fifths of its speed, over a burst of 50 µs.
-pub const BUSY_SIBLING: Nanos = Nanos::new(20_000);
+/// What a unit loses beside a busy thread of the same core: two fifths of its speed, over the 12 µs or so that it runs after a
+/// wake.
+pub const BUSY_SIBLING: Nanos = Nanos::new(5_000);
+/// The same, of a unit that runs most of the time: it has an idle core for itself if there is any that does not sleep deeply.
+pub const BUSY_SIBLING_FOR_LONG: Nanos = Nanos::new(50_000);
 /// So many times counts the latency that is beyond what the guest was promised.
 pub const OVER_LIMIT: u64 = 16;
+
+/// How a scheduler that ranks idle CPUs chooses among them. All but the first are there to be compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// By [`expected_delay`].
+    #[default]
+    SleepDepth,
+    /// The unit's last one, else the next behind it; one whose core is idle before all others. How deep they sleep is not known.
+    FirstIdle,
+    /// The unit's last one, else the next behind it.
+    Previous,
+}
+
+impl Placement {
+    /// The names that [`by_name`](Self::by_name) knows, the default first.
+    pub const NAMES: [&'static str; 3] = ["sleep-depth", "first-idle", "previous"];
+
+    /// The policy of this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        let all = [Self::SleepDepth, Self::FirstIdle, Self::Previous];
+        let at = Self::NAMES.iter().position(|&known| known == name)?;
+        all.get(at).copied()
+    }
+}
 
 /// What a CPU is doing, as far as it matters to a waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +84,8 @@ pub struct Candidate {
     pub warm: bool,
     /// Another thread of its core is busy.
     pub sibling_busy: bool,
+    /// The unit will run for long.
+    pub lasting: bool,
     /// The exit latency that the unit's guest was promised at most, if it was.
     pub limit: Option<Nanos>,
 }
@@ -80,7 +111,11 @@ pub fn expected_delay(candidate: &Candidate) -> Nanos {
         delay += COLD_CACHE;
     }
     if candidate.sibling_busy {
-        delay += BUSY_SIBLING;
+        delay += if candidate.lasting {
+            BUSY_SIBLING_FOR_LONG
+        } else {
+            BUSY_SIBLING
+        };
     }
     delay
 }

@@ -7,6 +7,7 @@ use super::states::{Entry, States, machine};
 use super::topology::{SLOWEST_IPI, Topology};
 use lull_core::governor::AnyGovernor;
 use lull_core::sched::AnyScheduler;
+use lull_core::sched::placement::Placement;
 use lull_core::units::MAX_CPUS;
 use std::fmt::Write as _;
 
@@ -29,6 +30,8 @@ pub struct Plan {
     pub governor: String,
     /// Who chooses among vCPUs.
     pub scheduler: String,
+    /// How credit2 chooses among idle CPUs.
+    pub placement: String,
     /// What the machine does within its contract.
     pub faults: Faults,
     /// One platform call in four takes up to so many ns longer, and events at one time come in any order; 0: neither.
@@ -58,6 +61,7 @@ impl Default for Plan {
             entry: Entry::Mwait,
             governor: AnyGovernor::NAMES[0].to_owned(),
             scheduler: AnyScheduler::NAMES[0].to_owned(),
+            placement: Placement::NAMES[0].to_owned(),
             faults: Faults::NONE,
             jitter: 0,
             broken: None,
@@ -115,7 +119,8 @@ impl Plan {
             }
         };
         known("governor", &self.governor, &AnyGovernor::NAMES)?;
-        known("scheduler", &self.scheduler, &AnyScheduler::NAMES)
+        known("scheduler", &self.scheduler, &AnyScheduler::NAMES)?;
+        known("placement", &self.placement, &Placement::NAMES)
     }
 
     /// The states of its CPUs.
@@ -177,6 +182,9 @@ impl Plan {
             self.governor,
             self.scheduler
         );
+        if self.placement != Placement::NAMES[0] {
+            let _ = write!(text, " --placement {}", self.placement);
+        }
         if self.faults != Faults::NONE {
             let names: Vec<_> = self.faults.iter().map(Fault::name).collect();
             let _ = write!(text, " --faults {}", names.join(","));

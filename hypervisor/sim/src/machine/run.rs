@@ -22,6 +22,7 @@ use lull_core::idle::CpuIdle;
 use lull_core::residency::{Fault, Interval};
 use lull_core::sched::CpuPlace;
 use lull_core::sched::credit2::Config;
+use lull_core::sched::placement::Placement;
 use lull_core::sched::{AnyScheduler, Scheduler, Setup, Topology, UnitParams};
 use lull_core::units::{CpuId, CpuSet, Ticks, VcpuId};
 use std::rc::Rc;
@@ -54,7 +55,10 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
         units: plan.load.vcpus() as usize,
         domains: DOMAINS,
         rate: RATE,
-        credit2: Config::default(),
+        credit2: Config {
+            placement: Placement::by_name(&plan.placement).unwrap_or_default(),
+            ..Config::default()
+        },
     };
     run_with(plan, AnyScheduler::by_name(&plan.scheduler, setup))
 }

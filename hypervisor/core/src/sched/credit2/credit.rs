@@ -26,6 +26,14 @@ impl Credit2 {
         slot.resets.set(queue.resets);
     }
 
+    /// A unit that was blocked comes back with little more than what one reset gives.
+    pub(super) fn forget_surplus(&self, queue: &Queue, slot: &Slot) {
+        let credit = self.credit(queue, slot);
+        if credit > self.rules.woken_clip {
+            self.set_credit(queue, slot, self.rules.woken_clip);
+        }
+    }
+
     /// Charges a unit that runs. The heaviest of the runqueue burns one credit a tick, others more by so much as they are
     /// lighter. Exact: what a division leaves over is kept for the next.
     pub(super) fn burn(&self, queue: &Queue, slot: &Slot, now: Ticks) {

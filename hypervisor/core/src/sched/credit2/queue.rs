@@ -18,8 +18,6 @@ pub(super) struct RunQueue {
     pub cpus: AtomicCpuSet,
     /// Its average load, as of the last change.
     pub average: Held<i64>,
-    /// How many units wait. Stored before the idle set is read, read after a CPU has entered the idle set.
-    pub waiting: Held<u32>,
 }
 
 /// What the lock protects.
@@ -62,7 +60,6 @@ impl RunQueue {
             }),
             cpus: AtomicCpuSet::new(),
             average: Held::new(0),
-            waiting: Held::new(0),
         }
     }
 
@@ -208,17 +205,15 @@ impl Credit2 {
         slot.tickled.set(None);
         let key = queue.resets - self.credit(queue, slot);
         queue.waiting.insert(&self.links, v.index(), key);
-        if let Some(rq) = self.queues.get(queue.id.index()) {
-            rq.waiting.set_and_fence(queue.waiting.len() as u32);
-        }
+        self.busy.insert(queue.id.bit());
     }
 
     /// Takes a unit from those that wait.
     pub(super) fn dequeue(&self, queue: &mut Queue, v: VcpuId) {
         let found = queue.waiting.remove(&self.links, v.index());
         debug_assert!(found, "{v} does not wait here");
-        if let Some(rq) = self.queues.get(queue.id.index()) {
-            rq.waiting.set(queue.waiting.len() as u32);
+        if queue.waiting.len() == 0 {
+            self.busy.remove(queue.id.bit());
         }
     }
 

@@ -1,5 +1,6 @@
 //! The constants, and what can be chosen.
 
+use crate::sched::placement::Placement;
 use crate::units::{Micros, Nanos, TickRate, Ticks};
 
 /// Which CPUs share a runqueue.
@@ -43,6 +44,8 @@ pub struct Config {
     pub arrangement: Arrangement,
     /// So many CPUs share one at most.
     pub max_cpus: usize,
+    /// How an idle CPU is chosen.
+    pub placement: Placement,
     /// Below capacity, a difference of load of 2^this units is worth a move.
     pub balance_under: i32,
     /// At or above capacity, the same.
@@ -57,6 +60,7 @@ impl Default for Config {
             cap_period: Micros::new(10_000),
             arrangement: Arrangement::Socket,
             max_cpus: 16,
+            placement: Placement::SleepDepth,
             balance_under: 0,
             balance_over: -3,
         }
@@ -69,8 +73,11 @@ pub const MIN_TIMER: Micros = Micros::new(500);
 pub const MAX_TIMER: Micros = Micros::new(10_000);
 /// What a reset adds.
 pub const CREDIT_INIT: Micros = Micros::new(10_000);
-/// What a unit may keep beyond that.
+/// What a unit that was blocked may keep beyond that.
 pub const CARRYOVER_MAX: Micros = Micros::new(500);
+/// So many resets a unit may keep that did not block: more than it can use, since it has one CPU at most. If others run for longer
+/// than was meant, as when an interrupt or a machine below this one holds them up, it need not wait for that.
+pub const SURPLUS_RESETS: i64 = 3;
 /// So many resets a unit may be in debt. More than that is forgotten, so nobody waits longer for having once run alone;
 /// less would forgive what a light unit uses in one slice: exact for weights up to 640 times apart.
 pub const DEBT_RESETS: i64 = 64;
@@ -93,12 +100,14 @@ pub(super) struct Rules {
     pub cap_period: Ticks,
     pub arrangement: Arrangement,
     pub max_cpus: usize,
+    pub placement: Placement,
     pub balance_under: i32,
     pub balance_over: i32,
     pub min_timer: Ticks,
     pub max_timer: Ticks,
     pub credit_init: i64,
     pub credit_clip: i64,
+    pub woken_clip: i64,
     pub credit_min: i64,
     pub compensation: i64,
     pub tolerance: Ticks,
@@ -120,12 +129,14 @@ impl Rules {
             cap_period: ticks(config.cap_period.max(MIN_TIMER)),
             arrangement: config.arrangement,
             max_cpus: config.max_cpus.max(1),
+            placement: config.placement,
             balance_under: config.balance_under.clamp(-16, 16),
             balance_over: config.balance_over.clamp(-16, 16),
             min_timer: ticks(MIN_TIMER),
             max_timer: ticks(MAX_TIMER),
             credit_init: init,
-            credit_clip: init.saturating_add(credit(CARRYOVER_MAX)),
+            credit_clip: init.saturating_mul(SURPLUS_RESETS),
+            woken_clip: init.saturating_add(credit(CARRYOVER_MAX)),
             credit_min: init.saturating_mul(-DEBT_RESETS),
             compensation: credit(MIGRATE_COMPENSATION),
             tolerance: ticks(RATELIMIT_TOLERANCE),

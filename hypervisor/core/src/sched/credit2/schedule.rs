@@ -1,8 +1,10 @@
 //! The choice: what a CPU runs next, and for how long.
 
 use super::Credit2;
+use super::idle::cyclic;
 use super::queue::Queue;
 use super::slot::{Here, Place, Slot};
+use crate::sched::placement::{Doing, SWITCH};
 use crate::sched::{Decision, Leave, Prev};
 use crate::sync::LockGuard;
 use crate::units::{CpuId, CpuSet, Ticks, VcpuId};
@@ -141,7 +143,12 @@ impl Credit2 {
             if base.is_some() && !yields && credit <= bar {
                 break;
             }
-            if !slot.hard.contains(cpu) || self.is_awaited_elsewhere(slot, cpu) {
+            let taken = if base.is_some() {
+                self.is_awaited_elsewhere(slot, cpu)
+            } else {
+                self.is_nearly_there(slot, cpu)
+            };
+            if !slot.hard.contains(cpu) || taken {
                 continue;
             }
             let foreign = slot.cpu.get() != Some(cpu);
@@ -175,6 +182,15 @@ impl Credit2 {
                 self.here
                     .get(other.index())
                     .is_some_and(|here| here.tickled.get())
+            })
+    }
+
+    /// The same, and that CPU will be there sooner than a CPU that has nothing else to do. It is not while it still comes out of a
+    /// C-state.
+    fn is_nearly_there(&self, slot: &Slot, cpu: CpuId) -> bool {
+        self.is_awaited_elsewhere(slot, cpu)
+            && slot.tickled.get().is_some_and(|other| {
+                !matches!(self.cpus.doing(other), Doing::Asleep { exit_latency, .. } if exit_latency >= SWITCH)
             })
     }
 
@@ -261,10 +277,10 @@ impl Credit2 {
     fn pull(&self, queue: &mut Queue, cpu: CpuId, now: Ticks) -> Pulled {
         for _ in 0..MAX_ROUNDS {
             let mut missed = false;
-            for rq in &self.queues {
-                if rq.waiting.get_ordered() == 0 {
-                    continue;
-                }
+            let busy = cyclic(self.queues.len(), queue.id.bit(), |index| {
+                self.busy.word(index)
+            });
+            for rq in busy.filter_map(|id| self.queues.get(id.index())) {
                 // Those of the own one may not run here, or another CPU comes for them.
                 let Some(mut other) = rq.try_lock() else {
                     missed |= !rq.cpus.contains(cpu);
@@ -290,9 +306,9 @@ impl Credit2 {
         now: Ticks,
     ) -> Option<VcpuId> {
         let may = |&index: &usize| {
-            self.slots.get(index).is_some_and(|slot| {
-                slot.hard.contains(cpu) && !self.is_awaited_elsewhere(slot, cpu)
-            })
+            self.slots
+                .get(index)
+                .is_some_and(|slot| slot.hard.contains(cpu) && !self.is_nearly_there(slot, cpu))
         };
         let wants = |&index: &usize| {
             self.slots

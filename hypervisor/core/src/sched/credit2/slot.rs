@@ -22,6 +22,11 @@ impl QueueId {
     pub const fn get(self) -> u32 {
         self.0
     }
+
+    /// Its place in a set of runqueues: there are no more of them than CPUs.
+    pub const fn bit(self) -> CpuId {
+        CpuId::new(self.0)
+    }
 }
 
 impl Bits for Option<QueueId> {

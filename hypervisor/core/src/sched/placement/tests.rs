@@ -18,6 +18,7 @@ fn at(doing: Doing) -> Candidate {
         doing,
         warm: true,
         sibling_busy: false,
+        lasting: false,
         limit: None,
     }
 }
@@ -49,13 +50,18 @@ fn a_shallow_stranger_goes_before_a_deep_acquaintance() {
 }
 
 #[test]
-fn a_busy_sibling_is_worth_a_wake_from_a_medium_state() {
+fn a_busy_sibling_is_worth_a_wake_from_a_shallow_state() {
     let beside = Candidate {
         sibling_busy: true,
         ..at(asleep(2, true))
     };
-    assert!(expected_delay(&beside) > expected_delay(&at(asleep(10, true))));
-    assert!(expected_delay(&beside) < expected_delay(&at(asleep(133, true))));
+    assert!(expected_delay(&beside) > expected_delay(&at(asleep(6, true))));
+    assert!(expected_delay(&beside) < expected_delay(&at(asleep(10, true))));
+    let lasting = Candidate {
+        lasting: true,
+        ..beside
+    };
+    assert!(expected_delay(&lasting) > expected_delay(&at(asleep(40, true))));
 }
 
 #[test]
@@ -109,11 +115,12 @@ fn a_waker_sees_what_the_cpu_wrote_last() {
 proptest! {
     /// Nothing overflows, and each advantage is one.
     #[test]
-    fn advantages_never_hurt(micros in any::<u64>(), watching: bool, warm: bool, sibling_busy: bool, limit in proptest::option::of(any::<u64>())) {
+    fn advantages_never_hurt(micros in any::<u64>(), watching: bool, warm: bool, sibling_busy: bool, lasting: bool, limit in proptest::option::of(any::<u64>())) {
         let candidate = Candidate {
             doing: asleep(micros, watching),
             warm,
             sibling_busy,
+            lasting,
             limit: limit.map(Nanos::new),
         };
         let delay = expected_delay(&candidate);
