@@ -5,7 +5,7 @@
 //! loom models a `SeqCst` load or store as weaker than it is, and cannot mix sizes on one location: so the protocols of
 //! this crate use read-modify-writes on one word, and never need to care.
 //!
-//! [`Lock`] is fair (ticket order) and does **not** touch the interrupt flag. It needs not: hypervisor code runs with
+//! [`Lock`] is a spin lock without a queue, and does **not** touch the interrupt flag. It needs not: hypervisor code runs with
 //! interrupts off, and interrupt handlers take no lock. NMI handlers may only [`try_lock`](Lock::try_lock).
 //! A debug build counts how many a CPU [holds](held).
 

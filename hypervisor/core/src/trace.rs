@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use spin::mutex::TicketMutex;
+use spin::mutex::SpinMutex;
 
 use crate::cstate::StateId;
 use crate::governor::{IdleContext, IdleOutcome, WakeReason};
@@ -32,7 +32,7 @@ pub struct IdlePeriod {
 /// The recording of one CPU.
 #[derive(Debug)]
 pub struct IdleTrace {
-    periods: TicketMutex<Vec<IdlePeriod>>,
+    periods: SpinMutex<Vec<IdlePeriod>>,
     dropped: AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl IdleTrace {
         let mut rows = Vec::new();
         rows.try_reserve_exact(periods).ok()?;
         Some(Self {
-            periods: TicketMutex::new(rows),
+            periods: SpinMutex::new(rows),
             dropped: AtomicU64::new(0),
         })
     }

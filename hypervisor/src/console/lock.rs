@@ -1,6 +1,6 @@
 //! The lock around an output, with a way past it for a dying machine.
 use core::sync::atomic::{AtomicBool, Ordering};
-use spin::mutex::TicketMutex;
+use spin::mutex::SpinMutex;
 
 /// Set by the CPU that panics: from then on nobody waits for an output.
 static FORCED: AtomicBool = AtomicBool::new(false);
@@ -11,14 +11,14 @@ pub fn force() {
     FORCED.store(true, Ordering::SeqCst);
 }
 
-/// Fair lock of one output. Always a leaf, never taken by an interrupt handler.
+/// Lock of one output. Always a leaf, never taken by an interrupt handler.
 #[derive(Debug)]
-pub struct OutputLock(TicketMutex<()>);
+pub struct OutputLock(SpinMutex<()>);
 
 impl OutputLock {
     /// An open lock.
     pub const fn new() -> Self {
-        Self(TicketMutex::new(()))
+        Self(SpinMutex::new(()))
     }
 
     /// Runs `f` under the lock. After [`force`] it runs without it if the lock is not free at once, and is told

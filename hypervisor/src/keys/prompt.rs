@@ -7,14 +7,14 @@ use alloc::vec::Vec;
 
 use lull_core::command::{Command, Edit, LineEditor};
 use lull_core::options::Problem;
-use spin::mutex::TicketMutex;
+use spin::mutex::SpinMutex;
 
 use crate::console::{self, machine_channel, records};
 use crate::dumpln;
 use crate::run::{Running, command};
 
 /// The line that is being typed. A leaf.
-static LINE: TicketMutex<Option<LineEditor>> = TicketMutex::new(None);
+static LINE: SpinMutex<Option<LineEditor>> = SpinMutex::new(None);
 
 /// Begins a line.
 pub fn open() {

@@ -6,7 +6,7 @@
 //!
 //! Lock: `asleep` is a leaf, taken with interrupts off.
 
-use spin::mutex::TicketMutex;
+use spin::mutex::SpinMutex;
 
 use crate::acpi::cst::BusMasters;
 use crate::console::port::Ports;
@@ -44,7 +44,7 @@ pub fn wake_on_request(masters: &BusMasters, ports: &impl Ports) {
 #[derive(Debug)]
 pub struct Arbiter {
     /// CPUs that are in C3, or on their way in.
-    asleep: TicketMutex<usize>,
+    asleep: SpinMutex<usize>,
 }
 
 impl Arbiter {
@@ -52,7 +52,7 @@ impl Arbiter {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            asleep: TicketMutex::new(0),
+            asleep: SpinMutex::new(0),
         }
     }
 

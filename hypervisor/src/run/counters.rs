@@ -17,7 +17,7 @@ use lull_core::idle::IdleControl;
 use lull_core::residency::{Activity, HwSnapshot, Snapshot};
 use lull_core::units::{CpuId, Nanos, Ticks};
 use lull_core::wake::{Wake, WakeCounts};
-use spin::mutex::TicketMutex;
+use spin::mutex::SpinMutex;
 
 use crate::console::machine_channel;
 use crate::console::records::{CpuTotals, StateRow};
@@ -128,7 +128,7 @@ struct Last {
     rows: Vec<Row>,
 }
 
-static LAST: TicketMutex<Last> = TicketMutex::new(Last {
+static LAST: SpinMutex<Last> = SpinMutex::new(Last {
     seq: 0,
     rows: Vec::new(),
 });

@@ -11,7 +11,7 @@ use lull_core::options::Options;
 use lull_core::platform::Clock;
 use lull_core::sched::{Scheduler, UnitParams};
 use lull_core::units::{CpuId, CpuSet, DomId, Micros, Ticks, VcpuId};
-use spin::mutex::TicketMutex;
+use spin::mutex::SpinMutex;
 
 use super::host_memory;
 use super::hosting::Hosting;
@@ -216,7 +216,7 @@ pub fn start(running: &'static Running) {
 }
 
 /// Which domains have been reported as ended, by position in the table.
-static REPORTED: TicketMutex<Vec<bool>> = TicketMutex::new(Vec::new());
+static REPORTED: SpinMutex<Vec<bool>> = SpinMutex::new(Vec::new());
 
 /// A guest has failed.
 static FAILED: AtomicBool = AtomicBool::new(false);

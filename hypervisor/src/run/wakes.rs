@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use spin::mutex::TicketMutex;
+use spin::mutex::SpinMutex;
 
 use super::Running;
 use crate::console::machine_channel;
@@ -12,7 +12,7 @@ use crate::console::wake_records::{self, WakeRow};
 use crate::smp::calls;
 
 /// The counters when they were last reset.
-static BASE: TicketMutex<Vec<WakeRow>> = TicketMutex::new(Vec::new());
+static BASE: SpinMutex<Vec<WakeRow>> = SpinMutex::new(Vec::new());
 
 /// One row for each CPU that is online, from the start of the machine. Wakes none of them.
 pub fn rows(running: &Running) -> Vec<WakeRow> {

@@ -12,7 +12,7 @@ use alloc::string::{String, ToString};
 use lull_core::timer::Broadcast;
 use lull_core::units::{CpuId, MAX_CPUS, Ticks};
 use spin::Once;
-use spin::mutex::TicketMutex;
+use spin::mutex::SpinMutex;
 
 use super::hpet::{self, Delivery, Hpet};
 use crate::acpi::FirmwareInfo;
@@ -25,7 +25,7 @@ struct StandIn {
 }
 
 static STAND_IN: Once<StandIn> = Once::new();
-static ALL: TicketMutex<Option<Broadcast>> = TicketMutex::new(None);
+static ALL: SpinMutex<Option<Broadcast>> = SpinMutex::new(None);
 static FIRED: AtomicBool = AtomicBool::new(false);
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 

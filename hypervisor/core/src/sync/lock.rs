@@ -3,19 +3,22 @@
 use super::held;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
-use spin::mutex::{TicketMutex, TicketMutexGuard};
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-/// A fair spin lock.
+/// A spin lock that whoever comes first takes.
+///
+/// Not a queue: where the CPUs themselves are scheduled by an outer hypervisor, the next in a queue may be a CPU that
+/// does not run, and all behind it would wait for that one.
 #[derive(Debug, Default)]
-pub struct Lock<T>(TicketMutex<T>);
+pub struct Lock<T>(SpinMutex<T>);
 
 /// What [`Lock`] gives out: the value, until it is dropped.
-pub struct LockGuard<'a, T>(TicketMutexGuard<'a, T>);
+pub struct LockGuard<'a, T>(SpinMutexGuard<'a, T>);
 
 impl<T> Lock<T> {
     /// A free lock around a value.
     pub const fn new(value: T) -> Self {
-        Self(TicketMutex::new(value))
+        Self(SpinMutex::new(value))
     }
 
     /// Waits for the lock.
