@@ -7,6 +7,7 @@ mod bad_input;
 mod bare;
 mod bochs;
 mod bochs_guests;
+mod bochs_models;
 mod clocks;
 mod commands;
 mod guests;
@@ -29,6 +30,7 @@ pub fn all() -> Vec<Case> {
         adversity::cases(),
         machine::cases(),
         bochs::cases(),
+        bochs_models::cases(),
         bochs_guests::cases(),
         numbers::cases(),
         sched::cases(),
