@@ -162,7 +162,7 @@ fn answer(args: &CStatesArgs) -> Result<(String, Option<String>)> {
                 .with_context(|| format!("cannot read {}", path.display()))?;
             of_dump(args, &text, &options)?
         }
-        None => of_words(args)?,
+        None => of_words(args, &options)?,
     };
     let said = match args.acpi.as_slice() {
         [] => None,
@@ -206,7 +206,7 @@ impl Question {
 }
 
 /// A CPU that is described by options.
-fn of_words(args: &CStatesArgs) -> Result<Question> {
+fn of_words(args: &CStatesArgs, options: &Options) -> Result<Question> {
     let Some(model) = args.model else {
         bail!("--model is missing");
     };
@@ -263,8 +263,57 @@ fn of_words(args: &CStatesArgs) -> Result<Question> {
     for (_, what) in facts.iter().filter(|(assumed, _)| *assumed) {
         question.assumed.push((*what).to_owned());
     }
+    if !options.cstates.cpuid.is_empty() {
+        question.cpu = overridden(&question.cpu, options);
+    }
     finish(args, &mut question);
     Ok(question)
+}
+
+/// What `cpuid=` makes of a CPU that was described by other words: they are put into leaves and read out of them again.
+fn overridden(cpu: &CpuFacts, options: &Options) -> CpuFacts {
+    let bit = |is: bool, at: u32| u32::from(is) << at;
+    let leaf = |leaf| match leaf {
+        0 => Registers {
+            eax: 0xB,
+            ..Registers::default()
+        },
+        1 => Registers {
+            ecx: bit(cpu.monitor, 3) | bit(cpu.hypervisor, 31),
+            edx: bit(cpu.clflush, 19),
+            ..Registers::default()
+        },
+        5 => Registers {
+            eax: cpu.mwait.smallest_line.into(),
+            ebx: cpu.mwait.largest_line.into(),
+            ecx: bit(cpu.mwait.extensions, 0) | bit(cpu.mwait.interrupt_break, 1),
+            edx: cpu.mwait.substates,
+        },
+        6 => Registers {
+            eax: bit(cpu.arat, 2),
+            ..Registers::default()
+        },
+        7 => Registers {
+            ebx: bit(cpu.sgx, 2),
+            edx: bit(cpu.amx, 24),
+            ..Registers::default()
+        },
+        0x8000_0000 => Registers {
+            eax: 0x8000_0007,
+            ..Registers::default()
+        },
+        0x8000_0007 => Registers {
+            edx: bit(cpu.nonstop_tsc, 8),
+            ..Registers::default()
+        },
+        _ => Registers::default(),
+    };
+    let read = |number, _| options.cstates.override_leaf(number, leaf(number));
+    CpuFacts {
+        // Which CPU it is, its own words say.
+        identity: cpu.identity,
+        ..CpuFacts::from_cpuid(read, cpu.test)
+    }
 }
 
 /// A CPU that is described by the text of `cpuid -r`.

@@ -3,6 +3,10 @@
 
 use std::{fs, path::PathBuf};
 
+use lull_core::cstate::{
+    errata::Errata,
+    models::{Identity, MODELS, Quirks, Vendor},
+};
 use lull_core::options::OPTIONS;
 
 fn book() -> PathBuf {
@@ -28,6 +32,51 @@ fn the_command_line_page_has_a_row_for_each_option_and_no_other() {
         })
         .collect();
     assert_eq!(rows, expected);
+}
+
+/// The rows of the page on C-states that begin with this name, and the models in it, `06_55` and so on.
+fn models_in_row(page: &str, name: &str) -> Vec<(u16, u8)> {
+    let row = page
+        .lines()
+        .find(|line| line.starts_with(&format!("| `{name}` |")))
+        .unwrap_or_else(|| panic!("no row for {name}"));
+    let models = row.split('|').nth(2).unwrap().split_whitespace();
+    let number = |text| u16::from_str_radix(text, 16).unwrap();
+    models
+        .filter_map(|model| model.split_once('_'))
+        .map(|(family, model)| (number(family), number(model) as u8))
+        .collect()
+}
+
+#[test]
+fn the_page_on_cstates_has_every_quirk_and_erratum_with_its_models_and_no_other() {
+    let page = page("cstates.md");
+    let mut rows = page.lines().filter(|line| line.starts_with("| `")).count();
+    for (name, quirk) in Quirks::all().iter_names() {
+        let models: Vec<(u16, u8)> = MODELS
+            .iter()
+            .filter(|model| model.quirks.contains(quirk))
+            .map(|model| (model.family, model.model))
+            .collect();
+        assert!(!models.is_empty(), "nobody has {name}");
+        assert_eq!(models_in_row(&page, name), models, "{name}");
+        rows -= 1;
+    }
+    for (name, erratum) in Errata::all().iter_names() {
+        let has = |model: &u8| {
+            Errata::of(&Identity {
+                vendor: Vendor::Intel,
+                family: 6,
+                model: *model,
+                stepping: 0,
+            })
+            .contains(erratum)
+        };
+        let models: Vec<(u16, u8)> = (0..=0xFF).filter(has).map(|model| (6, model)).collect();
+        assert_eq!(models_in_row(&page, name), models, "{name}");
+        rows -= 1;
+    }
+    assert_eq!(rows, 0, "a row is about nothing that there is");
 }
 
 #[test]

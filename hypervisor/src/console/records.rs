@@ -14,7 +14,7 @@ use lull_core::governor::WakeReason;
 use lull_core::options;
 use lull_core::residency::{HwSnapshot, HwValue};
 use lull_core::trace::IdlePeriod;
-use lull_core::units::{CpuId, DomId, Nanos, TickRate, Ticks};
+use lull_core::units::{CpuId, DomId, Micros, Nanos, TickRate, Ticks};
 
 /// Version of the format. It grows when a member changes its meaning, not when one is added.
 pub(super) const VERSION: u64 = 1;
@@ -461,6 +461,8 @@ pub struct StateRow<'a> {
     pub method: &'a str,
     /// It must not be chosen at present.
     pub off: bool,
+    /// Its exit latency.
+    pub latency: Micros,
     /// How often it was entered.
     pub usage: u64,
     /// Time in it, without the time of interrupt handlers.
@@ -482,6 +484,8 @@ pub struct StateRow<'a> {
 /// The counters of one CPU over some span.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTotals<'a> {
+    /// What it does at the end of the span: `hypervisor`, `guest`, or the C-state that it is in.
+    pub activity: &'a str,
     /// Who chooses the C-states at present.
     pub governor: &'a str,
     /// The limit on exit latency that holds at present.
@@ -539,6 +543,7 @@ impl CpuTotals<'_> {
                         o.str("name", state.name)
                             .str("method", state.method)
                             .bool("off", state.off)
+                            .u64("latency_us", state.latency.get())
                             .u64("usage", state.usage)
                             .u64("residency", state.residency.get())
                             .u64("irq", state.irq.get())
@@ -587,7 +592,8 @@ impl<S: ByteSink> CpuRows<'_, '_, S> {
     /// Adds a CPU: its totals since boot, and the change since the last record.
     pub fn cpu(&mut self, cpu: CpuId, total: &CpuTotals<'_>, delta: &CpuTotals<'_>) {
         self.0.object(|o| {
-            o.u64("cpu", cpu.index() as u64);
+            o.u64("cpu", cpu.index() as u64)
+                .str("activity", total.activity);
             total.fill(o);
             o.object("delta", |o| delta.fill(o));
         });
@@ -785,6 +791,7 @@ mod tests {
                 name: "C1",
                 method: "HLT",
                 off: false,
+                latency: Micros::new(8),
                 usage,
                 residency: Ticks::new(residency),
                 irq: Ticks::new(1),
@@ -797,6 +804,7 @@ mod tests {
         }
         fn totals<'a>(states: &'a [StateRow<'a>], hardware: &'a HwSnapshot) -> CpuTotals<'a> {
             CpuTotals {
+                activity: "guest",
                 governor: "lull",
                 latency_limit: Some(Nanos::new(5000)),
                 elapsed: Ticks::new(100),
@@ -843,9 +851,9 @@ mod tests {
             got,
             format!(
                 "{{\"v\":1,\"type\":\"cstates\",\"seq\":2,\"reason\":\"key\",\"now\":1000,\"cpus\":[\
-                 {{\"cpu\":0,{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"off\":false,\"usage\":6,\"residency\":70,\"irq\":1,\"above\":2,\"below\":0,\"rejected\":3,\"longest\":9,\"shortest\":4}}],\"hardware\":{{\"at\":77,\"CC6\":0,\"PC6\":null}},\
-                 \"delta\":{{{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"off\":false,\"usage\":1,\"residency\":10,\"irq\":1,\"above\":2,\"below\":0,\"rejected\":3,\"longest\":9}}]}}}},\
-                 {{\"cpu\":1,{body}[],\"delta\":{{{body}[]}}}}]}}\n"
+                 {{\"cpu\":0,\"activity\":\"guest\",{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"off\":false,\"latency_us\":8,\"usage\":6,\"residency\":70,\"irq\":1,\"above\":2,\"below\":0,\"rejected\":3,\"longest\":9,\"shortest\":4}}],\"hardware\":{{\"at\":77,\"CC6\":0,\"PC6\":null}},\
+                 \"delta\":{{{body}[{{\"name\":\"C1\",\"method\":\"HLT\",\"off\":false,\"latency_us\":8,\"usage\":1,\"residency\":10,\"irq\":1,\"above\":2,\"below\":0,\"rejected\":3,\"longest\":9}}]}}}},\
+                 {{\"cpu\":1,\"activity\":\"guest\",{body}[],\"delta\":{{{body}[]}}}}]}}\n"
             )
         );
     }

@@ -7,7 +7,7 @@ use lull_core::residency::{HwSnapshot, HwValue, Snapshot};
 use lull_core::units::{Nanos, TickRate, Ticks};
 
 use crate::dumpln;
-use crate::run::counters::{Reading, Row, activity_word, text};
+use crate::run::counters::{Reading, Row, text};
 
 /// Prints a reading: totals since boot, and the change since the reading before.
 pub fn print(reading: &Reading, rate: TickRate) {
@@ -31,7 +31,7 @@ fn print_cpu(total: &Row, change: &Row, rate: TickRate) {
         "==cpu{}== {} s, now {}; aborted before sleep {}, spurious {}",
         total.cpu.get(),
         seconds(rate.to_nanos(times.elapsed)),
-        activity_word(times.activity),
+        total.doing(),
         times.aborted,
         times.spurious,
     );
@@ -44,7 +44,7 @@ fn print_cpu(total: &Row, change: &Row, rate: TickRate) {
         total.asked.governor
     );
     dumpln!(
-        "   state  method              usage    residency[ns]          irq[ns]   share    above    below rejected \
+        "   state  method           latency[us]    usage    residency[ns]          irq[ns]   share    above    below rejected \
          shortest[us]  longest[us]    +usage +residency[ns]"
     );
     let changes = change.times.states(&total.table);
@@ -57,9 +57,10 @@ fn print_cpu(total: &Row, change: &Row, rate: TickRate) {
         let off = total.asked.off.contains(id);
         let (open, close) = if off { ("[", "]") } else { ("", "") };
         dumpln!(
-            "   {:6} {:16} {:8} {:16} {:16} {:>7} {:8} {:8} {:8} {:>12} {:12} {:9} {:14}",
+            "   {:6} {:16} {:11} {:8} {:16} {:16} {:>7} {:8} {:8} {:8} {:>12} {:12} {:9} {:14}",
             text::<12>(format_args!("{open}{}{close}", state.name)),
             text::<24>(format_args!("{}", state.method)),
+            state.exit_latency.get(),
             now.usage,
             rate.to_nanos(now.residency).get(),
             rate.to_nanos(now.irq).get(),
@@ -77,7 +78,7 @@ fn print_cpu(total: &Row, change: &Row, rate: TickRate) {
         );
     }
     dumpln!(
-        "   C0     {:16} {:8} {:16} {:16} {:>7} {:62} {:14}",
+        "   C0     {:28} {:8} {:16} {:16} {:>7} {:62} {:14}",
         "",
         "",
         rate.to_nanos(times.c0).get(),

@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use lull_core::command::{COMMANDS, Command, GuestRef, LatencyOf, StateRef};
-use lull_core::cstate::StateId;
+use lull_core::cstate::{EntryMethod, StateId};
 use lull_core::governor::StateSet;
 use lull_core::idle::IdleControl;
 use lull_core::options::{MaxCState, Problem};
@@ -181,20 +181,35 @@ fn limit_depth(
     cpus: CpuSet,
 ) -> Result<Vec<String>, Problem> {
     let chosen = chosen(running, cpus)?;
+    let mut changes = Vec::new();
+    let mut kept = None;
     for &cpu in &chosen {
-        let too_deep =
-            classes(running, cpu)
-                .iter()
-                .fold(StateSet::NONE, |set, (id, class, one)| {
-                    set.with(
-                        *id,
-                        limit.is_some_and(|limit| limit.excludes(*class, one.method)),
-                    )
-                });
-        if let Some(control) = control(running, cpu) {
-            control.set_too_deep(too_deep);
-            running.machine.idle_changed(cpu);
+        let Some(control) = control(running, cpu) else {
+            continue;
+        };
+        let states = classes(running, cpu);
+        let mut too_deep = StateSet::NONE;
+        for (id, class, one) in &states {
+            let excluded = limit.is_some_and(|limit| limit.excludes(*class, one.method));
+            too_deep = too_deep.with(*id, excluded);
         }
+        // As `max_cstate=0` leaves HLT: a CPU that only polls is not idle.
+        let off = control.off();
+        let mut sleeps = states
+            .iter()
+            .filter(|(id, _, one)| one.method != EntryMethod::Poll && !off.contains(*id));
+        let shallowest = sleeps.clone().next();
+        if sleeps.all(|(id, ..)| too_deep.contains(*id))
+            && let Some((id, _, one)) = shallowest
+        {
+            too_deep = too_deep.with(*id, false);
+            kept = Some(one.name);
+        }
+        changes.push((control, cpu, too_deep));
+    }
+    for (control, cpu, too_deep) in changes {
+        control.set_too_deep(too_deep);
+        running.machine.idle_changed(cpu);
     }
     let said = match limit {
         None => "no limit on depth".to_string(),
@@ -207,7 +222,10 @@ fn limit_depth(
             substate: Some(sub),
         }) => format!("nothing deeper than class {class}, sub-state {sub}"),
     };
-    Ok(Vec::from([format!("{said} on {}", on(&chosen))]))
+    let but = kept.map_or_else(String::new, |name| {
+        format!("; {name} stays, since some sleep must")
+    });
+    Ok(Vec::from([format!("{said} on {}{but}", on(&chosen))]))
 }
 
 fn guest_latency(

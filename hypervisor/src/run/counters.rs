@@ -101,6 +101,20 @@ impl Row {
         }
     }
 
+    /// What the CPU does, in a word; in a C-state, its name.
+    pub fn doing(&self) -> &'static str {
+        match self.times.activity {
+            Activity::NotStarted => "not started",
+            Activity::Hypervisor => "hypervisor",
+            Activity::Guest => "guest",
+            Activity::Idle(state) => self
+                .table
+                .iter()
+                .find(|(id, _)| *id == state)
+                .map_or("idle", |(_, state)| state.name),
+        }
+    }
+
     /// Do the row's times agree with each other, to one part in a thousand?
     ///
     /// # Errors
@@ -199,6 +213,7 @@ fn with_totals(row: &Row, use_it: impl FnOnce(&CpuTotals<'_>)) {
             name: state.name,
             method,
             off: row.asked.off.contains(id),
+            latency: state.exit_latency,
             usage: times.usage,
             residency: times.residency,
             irq: times.irq,
@@ -218,6 +233,7 @@ fn with_totals(row: &Row, use_it: impl FnOnce(&CpuTotals<'_>)) {
         ("rides_along", row.posts.of(Wake::RidesAlong)),
     ];
     use_it(&CpuTotals {
+        activity: row.doing(),
         governor: row.asked.governor,
         latency_limit: row.asked.latency_limit,
         elapsed: row.times.elapsed,
@@ -235,17 +251,6 @@ fn with_totals(row: &Row, use_it: impl FnOnce(&CpuTotals<'_>)) {
         hardware: &row.hardware,
         stand_ins: row.stand_ins,
     });
-}
-
-/// What a CPU does, in the console's words.
-#[must_use]
-pub const fn activity_word(activity: Activity) -> &'static str {
-    match activity {
-        Activity::NotStarted => "not started",
-        Activity::Hypervisor => "hypervisor",
-        Activity::Guest => "guest",
-        Activity::Idle(_) => "idle",
-    }
 }
 
 /// Formats into a short string; what does not fit is cut.

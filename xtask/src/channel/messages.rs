@@ -178,6 +178,8 @@ pub struct Cstates {
 #[serde(default)]
 pub struct CpuCounters {
     pub cpu: u32,
+    /// What it does: `hypervisor`, `guest`, or the name of a C-state.
+    pub activity: String,
     /// Since the CPU came up.
     #[serde(flatten)]
     pub counters: Counters,
@@ -247,6 +249,8 @@ pub struct State {
     pub name: String,
     /// `HLT`, `MWAIT`, `POLL`, ...
     pub method: String,
+    /// Exit latency.
+    pub latency_us: u64,
     pub usage: u64,
     pub residency: u64,
     pub irq: u64,

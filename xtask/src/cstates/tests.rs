@@ -100,6 +100,20 @@ fn firmware_and_options_can_be_described() {
     );
     let limited: serde_json::Value = serde_json::from_str(&limited.unwrap().0).unwrap();
     assert_eq!(used(&limited)[2], "C3 MWAIT+IRQ 0x10 33/100");
+    // What the command line makes of CPUID holds here too; the rest stays as it was described.
+    let skylake = |cmdline: &str| {
+        let words = ["cstates", "--model", "0x55", "--json", "--cmdline", cmdline];
+        let said = answer(&Cli::try_parse_from(words).unwrap().args).unwrap();
+        used(&serde_json::from_str(&said).unwrap())
+    };
+    let stopping = ["C1 MWAIT 0x00 2/2", "C1E MWAIT 0x01 10/20"];
+    assert_eq!(skylake("cpuid=0x80000007:edx=0"), stopping);
+    let shallow = ["C1 MWAIT+IRQ 0x00 2/2", "C1E MWAIT 0x01 10/20"];
+    assert_eq!(skylake("cpuid=0x5:edx=0x20"), shallow);
+    let twice = skylake("cpuid=0x5:edx=0x20 cpuid=0x80000007:edx=0");
+    assert_eq!(twice, stopping);
+    assert_eq!(skylake("cpuid=0x1:ecx=0"), ["C1 HLT 2/2"]);
+    assert_eq!(skylake("cpuid=0x1234:eax=1").len(), 3);
     for (bad, why) in [
         ("--model 0x55 --cmdline max_cstate=x", "not a whole number"),
         ("--model 0x555", "too large"),

@@ -200,7 +200,7 @@ impl Running {
             before = channel.commands().count();
             true
         })?;
-        self.session.press(&format!(":{line}\r"))?;
+        self.type_line(line)?;
         let mut answer = None;
         self.session.wait_for(Duration::from_secs(20), |channel| {
             answer = channel.commands().nth(before).cloned();
@@ -213,6 +213,27 @@ impl Running {
             answer.line
         );
         Ok(answer)
+    }
+
+    /// Types a command as people do: no more at once than a UART's FIFO holds, and the rest when that was echoed.
+    fn type_line(&mut self, line: &str) -> Result<()> {
+        const AT_ONCE: usize = 8;
+        let typed: Vec<char> = format!(":{line}").chars().collect();
+        for piece in typed.chunks(AT_ONCE) {
+            let said = self.console().len();
+            self.session.press(&piece.iter().collect::<String>())?;
+            // The first character opens the line, and is echoed in its own way.
+            let echo: String = piece.iter().filter(|c| **c != ':').collect();
+            for _ in 0..200 {
+                let console = self.console();
+                if console.get(said..).is_some_and(|new| new.contains(&echo)) {
+                    break;
+                }
+                self.session
+                    .wait_for(Duration::from_millis(20), |_| false)?;
+            }
+        }
+        self.session.press("\r")
     }
 
     /// The same, for a command that must be carried out.

@@ -92,13 +92,18 @@ pub struct Cst {
 }
 
 impl Cst {
-    /// Are all entries MWAIT ones? Only then they can be compared with a table's hints.
-    pub fn all_mwait(&self) -> bool {
-        !self.entries.is_empty()
-            && self
-                .entries
-                .iter()
-                .all(|entry| matches!(entry.method, CstMethod::Mwait { .. }))
+    /// Are all entries MWAIT ones, up to the `deepest` class that is to be used? Only then they can be compared with a table's
+    /// hints. What is deeper nobody looks at.
+    pub fn all_mwait(&self, deepest: Option<u8>) -> bool {
+        let mut within = self.entries.iter().filter(|entry| {
+            let class = match entry.method {
+                CstMethod::Mwait { hint, .. } => hint.class(),
+                CstMethod::Halt | CstMethod::Io(_) => entry.acpi_type.number().into(),
+            };
+            deepest.is_none_or(|deepest| class <= u32::from(deepest))
+        });
+        let mwait = |entry: &CstEntry| matches!(entry.method, CstMethod::Mwait { .. });
+        within.next().is_some_and(mwait) && within.all(mwait)
     }
 }
 

@@ -169,6 +169,7 @@ pub fn select(query: &Query<'_>) -> Selected {
     considered.append(&mut rest);
     keep_to_size(&mut considered);
     switch_off(&query.options.states_off, &mut considered, &mut notes);
+    keep_halt(query, errata, &mut considered, &mut notes);
 
     let uses_mwait = considered.iter().any(|one| {
         one.verdict.is_usable() && matches!(one.state.method, EntryMethod::Mwait { .. })
@@ -197,7 +198,7 @@ pub fn select(query: &Query<'_>) -> Selected {
     if hpet_stops {
         notes.push(Note::HpetStops);
     }
-    let (table, usable, off) = tables(&considered, &mut notes);
+    let (table, usable, off) = tables(&considered);
     Selected {
         table,
         usable,
@@ -352,11 +353,34 @@ fn switch_off(off: &StatesOff, considered: &mut [Considered], notes: &mut Vec<No
     }
 }
 
-/// The tables of what was decided. HLT stays, whatever the options left.
-fn tables(
-    considered: &[Considered],
+/// HLT stays, whatever `states_off=` left: the others can still be switched on.
+fn keep_halt(
+    query: &Query<'_>,
+    errata: Errata,
+    considered: &mut Vec<Considered>,
     notes: &mut Vec<Note>,
-) -> (CStateTable, CStateTable, Vec<StateId>) {
+) {
+    if considered.iter().any(|one| one.verdict.is_used()) {
+        return;
+    }
+    notes.push(Note::NothingLeft);
+    let halt = |one: &&mut Considered| {
+        one.state.method == EntryMethod::Halt && one.class <= 1 && one.verdict.is_usable()
+    };
+    if let Some(one) = considered.iter_mut().find(halt) {
+        one.verdict = Verdict::Used(Kept::AlwaysWorks);
+        one.state.flags -= super::CStateFlags::OFF_BY_DEFAULT;
+        return;
+    }
+    let usable = considered.iter().filter(|one| one.verdict.is_usable());
+    if usable.count() < MAX_STATES {
+        let halt = Candidate::new(CState::C1_HALT, 1, Kept::AlwaysWorks);
+        considered.insert(1, decide(query, errata, halt, None));
+    }
+}
+
+/// The tables of what was decided. If there is nothing in one, it is HLT.
+fn tables(considered: &[Considered]) -> (CStateTable, CStateTable, Vec<StateId>) {
     let collect = |wanted: fn(Verdict) -> bool| -> Vec<CState> {
         considered
             .iter()
@@ -367,7 +391,6 @@ fn tables(
     let used = CStateTable::new(&collect(Verdict::is_used));
     let usable = CStateTable::new(&collect(Verdict::is_usable));
     let (Ok(used), Ok(usable)) = (used, usable) else {
-        notes.push(Note::NothingLeft);
         return (CStateTable::HALT, CStateTable::HALT, Vec::new());
     };
     let off = considered

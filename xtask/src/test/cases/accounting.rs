@@ -91,6 +91,15 @@ fn reading_wakes_nobody(lab: &Lab<'_>) -> Result<()> {
             .zip(&after.cpus)
             .filter(|(cpu, _)| cpu.cpu != 0)
         {
+            ensure!(
+                new.counters
+                    .states
+                    .iter()
+                    .any(|state| state.name == new.activity),
+                "CPU {} sleeps, and is said to be in `{}`",
+                new.cpu,
+                new.activity
+            );
             let (old, new) = (&old.counters, &new.counters);
             ensure!(
                 old.wakes == new.wakes,

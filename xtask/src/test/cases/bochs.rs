@@ -75,7 +75,11 @@ pub(super) fn clock_is_true(boot: &Boot) -> Result<()> {
 
 /// AMD: no MWAIT to be had, no x2APIC, no TSC-deadline.
 fn ryzen(lab: &Lab<'_>) -> Result<()> {
-    let ran = lab.bochs("run", "ryzen").word("for=1").run()?;
+    let ran = lab
+        .bochs("run", "ryzen")
+        .word("for=1")
+        .word("test.timers=10000")
+        .run()?;
     ran.ok()?;
     let boot = boot(&ran)?;
     clock_is_true(boot)?;
@@ -86,6 +90,11 @@ fn ryzen(lab: &Lab<'_>) -> Result<()> {
     for cpu in &ran.last_reading()?.cpus {
         let found = states(&cpu.counters);
         ensure!(found == [("C1", "HLT")], "CPU {}: {found:?}", cpu.cpu);
+        let c1 = check::state(&cpu.counters, "C1")?;
+        ensure!(
+            c1.irq > c1.usage && c1.irq * 20 < c1.residency,
+            "handlers ran inside: {c1:?}"
+        );
     }
     slept(&ran, 80)?;
     let stores = posts(&ran, "store")?;

@@ -228,12 +228,14 @@ fn broadcast_in_qemu(lab: &Lab<'_>) -> Result<()> {
     ran.ok()?.passed("idle-timer")?;
     for cpu in 0..4 {
         let all = counters(&ran, cpu)?;
-        let c2 = check::state(all, "C2")?.usage;
+        let c2 = check::state(all, "C2")?;
         ensure!(
-            c2 > 0 && all.timer_handed_over > 0,
-            "CPU {cpu}: C2 {c2} times, its timer handed over {} times",
+            c2.usage > 0 && all.timer_handed_over > 0,
+            "CPU {cpu}: C2 {} times, its timer handed over {} times",
+            c2.usage,
             all.timer_handed_over
         );
+        ensure!(c2.irq == 0, "no handler runs inside a port's read: {c2:?}");
     }
     Ok(())
 }
@@ -352,6 +354,11 @@ fn poll_by_tpause(lab: &Lab<'_>) -> Result<()> {
             ensure!(
                 cpu.came >= 90 && cpu.skipped == 0,
                 "{model}: {cpu:?} of about 100"
+            );
+            let poll = check::state(counters(&ran, cpu.cpu)?, "POLL")?;
+            ensure!(
+                poll.irq > cpu.came && poll.irq * 20 < poll.residency,
+                "{model}: handlers ran inside: {poll:?}"
             );
         }
     }

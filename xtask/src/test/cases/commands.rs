@@ -201,6 +201,19 @@ fn states_on_and_off(lab: &Lab<'_>) -> Result<()> {
         change(two, "C6")? == 0 && change(two, "C1E")? == 0 && change(two, "C1")? > 0,
         "nothing deeper than C1 was allowed: {two:?}"
     );
+    // Without HLT in its table, the shallowest MWAIT is what it keeps, also where POLL is off.
+    running.does("cstate off POLL cpu=2")?;
+    let said = running.does("cstate max 0 cpu=2")?.answer;
+    ensure!(
+        said.iter().any(|line| line.contains("C1 stays")),
+        "{said:?}"
+    );
+    let none = second_reading(&mut running)?;
+    let two = check::cpu(&none, 2)?;
+    ensure!(
+        change(two, "C1")? > 0 && change(two, "POLL")? == 0 && change(two, "C6")? == 0,
+        "no sleep is left: {two:?}"
+    );
     end(running)
 }
 

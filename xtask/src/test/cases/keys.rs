@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::{
     qemu::exit,
@@ -18,6 +18,7 @@ const KEYS: [&str; 10] = ["h", "c", "C", "r", "q", "a", "t", "i", "d", "*"];
 pub fn cases() -> Vec<Case> {
     vec![
         Case::real_time("keys/every-key-in-a-run", every_key),
+        Case::bochs("keys/c-says-what-the-channel-says", same_on_both),
         Case::real_time("keys/power-off", |lab| ends(lab, "Q")),
         Case::real_time("keys/reboot", |lab| ends(lab, "R")),
     ]
@@ -91,6 +92,102 @@ fn every_key(lab: &Lab<'_>) -> Result<()> {
         "a key made it panic"
     );
     Ok(())
+}
+
+/// The last reading, as people get it and as tools do: the same figures, column by column.
+fn same_on_both(lab: &Lab<'_>) -> Result<()> {
+    let ran = lab
+        .bochs("run", "corei7_skylake_x")
+        .cpus(3)
+        .word("for=1")
+        .word("states_off=C1E")
+        .word("latency=200:2")
+        .word("test.timers=10000")
+        .run()?;
+    ran.ok()?;
+    let hz = ran.channel().boot().map_or(1, |boot| boot.tsc_hz);
+    let nanos = |ticks: u64| u128::from(ticks) * 1_000_000_000 / u128::from(hz);
+    let micros = |ticks: u64| u128::from(ticks) * 1_000_000 / u128::from(hz);
+    // Behind the heading, in the order of the CPUs.
+    let mut lines = ran
+        .console
+        .lines()
+        .skip_while(|line| !line.contains("C-states, reading"))
+        .filter_map(|line| Some(line.strip_prefix("(LULL) ")?.trim()));
+    for cpu in &ran.last_reading()?.cpus {
+        let all = &cpu.counters;
+        let delta = cpu.delta.as_ref().context("no change")?;
+        let limit = all
+            .latency_limit_ns
+            .map_or_else(|| "none".to_owned(), |ns| format!("{} us", ns / 1000));
+        let mut expected = vec![
+            format!(
+                "==cpu{}== {}.{:03} s, now {}; aborted before sleep {}, spurious {}",
+                cpu.cpu,
+                nanos(all.elapsed) / 1_000_000_000,
+                nanos(all.elapsed) / 1_000_000 % 1000,
+                cpu.activity,
+                all.aborted,
+                all.spurious
+            ),
+            format!(
+                "governor {}, latency limit {limit}; a state in brackets is off",
+                all.governor
+            ),
+        ];
+        for (state, change) in all.states.iter().zip(&delta.states) {
+            let name = if state.off {
+                format!("[{}]", state.name)
+            } else {
+                state.name.clone()
+            };
+            let share = u128::from(state.residency) * 10_000 / u128::from(all.elapsed);
+            let shortest = state
+                .shortest
+                .map_or_else(|| "-".to_owned(), |ticks| micros(ticks).to_string());
+            expected.push(format!(
+                "{name} {} {} {} {} {} {}.{:02}% {} {} {} {shortest} {} {} {}",
+                state.method,
+                state.latency_us,
+                state.usage,
+                nanos(state.residency),
+                nanos(state.irq),
+                share / 100,
+                share % 100,
+                state.above,
+                state.below,
+                state.rejected,
+                micros(state.longest),
+                change.usage,
+                nanos(change.residency)
+            ));
+        }
+        let c0 = u128::from(all.c0) * 10_000 / u128::from(all.elapsed);
+        expected.push(format!(
+            "C0 {} {}.{:02}% {}",
+            nanos(all.c0),
+            c0 / 100,
+            c0 % 100,
+            nanos(delta.c0)
+        ));
+        expected.push(format!(
+            "of it guest {} ns, hypervisor {} ns",
+            nanos(all.guest),
+            nanos(all.hypervisor)
+        ));
+        for wanted in expected {
+            let found = lines.find(|line| words(line) == words(&wanted));
+            ensure!(
+                found.is_some(),
+                "the console does not say `{wanted}`, in its place"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
 }
 
 /// The machine ends in good order.

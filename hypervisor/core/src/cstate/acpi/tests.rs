@@ -59,7 +59,7 @@ fn intels_and_amds_firmware_are_both_understood() {
         entries(&cst),
         [(hint(0), 1, 1), (hint(0x21), 2, 127), (hint(0x60), 3, 1048)]
     );
-    assert!(cst.all_mwait() && cst.faults.is_empty());
+    assert!(cst.all_mwait(None) && cst.faults.is_empty());
 
     // As Genoa has it: vendor code 2, and a port.
     let amd = list(vec![
@@ -71,7 +71,7 @@ fn intels_and_amds_firmware_are_both_understood() {
         entries(&cst),
         [(hint(0), 1, 1), (CstMethod::Io(0x414), 2, 800)]
     );
-    assert!(!cst.all_mwait());
+    assert!(!cst.all_mwait(None));
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn of_table(
         return source;
     }
     match cst {
-        Some(cst) if cst.all_mwait() => {
+        Some(cst) if cst.all_mwait(deepest(query)) => {
             notes.push(Note::CstSwitches);
             source.takes_cst = true;
             for (at, one) in source.states.iter_mut().enumerate() {
@@ -139,6 +139,11 @@ fn of_table(
         _ => {}
     }
     source
+}
+
+/// The deepest class that `max_cstate=` leaves.
+fn deepest(query: &Query<'_>) -> Option<u8> {
+    query.options.max_cstate.map(|limit| limit.class)
 }
 
 /// Does `_CST` list this state of a table? By its hint, or by its class alone where the table says so.
@@ -160,7 +165,7 @@ const PLAIN_NAMES: [&str; 7] = ["C1", "C2", "C3", "C4", "C5", "C6", "C7"];
 
 fn of_cst(query: &Query<'_>, cst: &Cst, errata: Errata) -> Source {
     let intel_mwait = query.cpu.identity.vendor == Vendor::Intel
-        && cst.all_mwait()
+        && cst.all_mwait(deepest(query))
         && judge::mwait_at_all(query, errata).is_ok();
     let (names, origin) = if intel_mwait {
         (MWAIT_NAMES, Origin::IntelMwait)

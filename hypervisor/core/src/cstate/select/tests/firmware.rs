@@ -154,6 +154,29 @@ fn cst_switches_the_tables_states_only_where_the_model_says_so() {
 }
 
 #[test]
+fn what_max_cstate_leaves_out_of_cst_is_not_looked_at() {
+    // C1E by MWAIT, and a C2 that is a port.
+    let listed = cst(&[
+        mwait_entry(1, AcpiType::C1, 1),
+        io_entry(0x1814, AcpiType::C2, 50),
+    ]);
+    let dnv = |line| ask_acpi(cpu(Vendor::Intel, 6, 0x5F), Some(&listed), line, |_| {});
+    assert!(dnv("").notes.contains(&Note::CstNotComparable));
+    assert_eq!(used(&dnv("")), ["C1", "C1E", "C6"]);
+    let limited = dnv("max_cstate=1");
+    assert!(limited.notes.contains(&Note::CstSwitches));
+    assert_eq!(used(&limited), ["C1E"]);
+    assert_eq!(verdict(&limited, "C1"), Verdict::Off(Off::NotInCst));
+    // Nothing is left of it: nothing is compared.
+    let none = dnv("max_cstate=0");
+    assert!(!none.notes.contains(&Note::CstSwitches));
+    // Where it is the only source, the names follow: all of what is used is MWAIT.
+    let raptor = |line| ask_acpi(cpu(Vendor::Intel, 6, 0xBA), Some(&listed), line, |_| {});
+    assert_eq!(used(&raptor("")), ["C1", "C2"]);
+    assert_eq!(used(&raptor("max_cstate=1")), ["C1_ACPI"]);
+}
+
+#[test]
 fn denvertons_firmware_that_lists_c1e_alone_leaves_c1_off() {
     let listed = cst(&[mwait_entry(1, AcpiType::C1, 1)]);
     let dnv = ask_acpi(cpu(Vendor::Intel, 6, 0x5F), Some(&listed), "", |_| {});

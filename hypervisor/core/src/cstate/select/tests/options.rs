@@ -109,6 +109,30 @@ fn states_are_switched_off_by_name_and_by_index_and_stay_usable() {
     let nothing = with(0x55, "states_off=0xffffffff");
     assert_eq!(methods(&nothing), ["HLT"]);
     assert!(nothing.notes.contains(&Note::NothingLeft));
+    // And all of them can be switched on again.
+    let usable: Vec<String> = nothing
+        .usable
+        .states()
+        .iter()
+        .map(|state| format!("{} {}", state.name, state.method))
+        .collect();
+    assert_eq!(
+        usable,
+        [
+            "POLL POLL",
+            "C1 HLT",
+            "C1 MWAIT+IRQ 0x00",
+            "C1E MWAIT 0x01",
+            "C6 MWAIT 0x20"
+        ]
+    );
+    let off: Vec<usize> = nothing.off.iter().map(|id| id.index()).collect();
+    assert_eq!(off, [0, 2, 3, 4]);
+    assert_eq!(nothing.safe().method, EntryMethod::Halt);
+    // Where HLT is C1 already, it is that.
+    let halted = ask_with(0x55, "states_off=0xff", |query| query.cpu.monitor = false);
+    assert_eq!(methods(&halted), ["HLT"]);
+    assert_eq!(halted.usable.count(), 2);
 }
 
 #[test]
