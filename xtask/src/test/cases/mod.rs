@@ -10,6 +10,7 @@ mod bochs_guests;
 mod clocks;
 mod commands;
 mod guests;
+mod hardware_counters;
 mod host;
 mod keys;
 mod machine;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Case> {
         clocks::cases(),
         bad_input::cases(),
         acpi::cases(),
+        hardware_counters::cases(),
     ]
     .into_iter()
     .flatten()
