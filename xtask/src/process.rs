@@ -10,6 +10,7 @@
 use std::{
     ffi::OsStr,
     fmt::Write as _,
+    fs,
     io::{self, Read, Write as _},
     os::unix::process::CommandExt,
     process::{Child, Command, ExitStatus, Output},
@@ -142,6 +143,17 @@ impl Job {
         self.child.stdin.take()
     }
 
+    /// How long the thread of it that waited most for a CPU of the host has waited; 0 where the kernel does not tell.
+    pub fn starved(&self) -> Duration {
+        let folder = format!("/proc/{}/task", self.live.pid);
+        let threads = fs::read_dir(folder).into_iter().flatten().flatten();
+        let waits = threads.filter_map(|thread| {
+            let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            waited(&text)
+        });
+        waits.max().unwrap_or_default()
+    }
+
     /// How it ended, if it has.
     ///
     /// # Errors
@@ -194,6 +206,12 @@ impl Drop for Job {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The second number of `schedstat`: nanoseconds in which a thread could have run and did not.
+fn waited(schedstat: &str) -> Option<Duration> {
+    let waited = schedstat.split_whitespace().nth(1)?;
+    Some(Duration::from_nanos(waited.parse().ok()?))
 }
 
 fn cannot_start(name: &str, why: &io::Error) -> anyhow::Error {
@@ -341,6 +359,14 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert_eq!(why, "`sleep 600` did not end within 50ms");
+    }
+
+    #[test]
+    fn the_time_that_a_thread_waited_for_a_cpu_is_read() {
+        let waited_ns = |text| waited(text).map(|span| span.as_nanos());
+        assert_eq!(waited_ns("4000000 2500000 17\n"), Some(2_500_000));
+        assert_eq!(waited_ns("4000000"), None);
+        assert_eq!(waited_ns("0 no 0"), None);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct Machine {
     pub dir: PathBuf,
     /// What the names of these files begin with.
     pub label: String,
+    /// MSRs that are there besides those of the model, with the value that they hold.
+    pub msrs: Vec<(u32, u64)>,
 }
 
 impl Machine {
@@ -76,11 +78,24 @@ impl Machine {
     /// # Errors
     /// If a file cannot be written.
     pub fn write_config(&self, line: &Path) -> Result<()> {
-        for (kind, text) in [("bochsrc", self.config(line)), ("rc", RC.to_owned())] {
+        for (kind, text) in [
+            ("bochsrc", self.config(line)),
+            ("rc", RC.to_owned()),
+            ("msrs", self.msr_definitions()),
+        ] {
             let path = self.file(kind);
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
+    }
+
+    /// The MSRs as Bochs reads them: number, kind, value, reserved bits, ignored bits.
+    fn msr_definitions(&self) -> String {
+        let line = |(msr, value): &(u32, u64)| {
+            let (high, low) = (value >> 32, value & 0xFFFF_FFFF);
+            format!("{msr:#x} 0 {high:08x} {low:08x} 00000000 00000000 00000000 00000000\n")
+        };
+        self.msrs.iter().map(line).collect()
     }
 
     /// The text of the configuration.
@@ -92,6 +107,11 @@ impl Machine {
             label,
             ..
         } = self;
+        let msrs = if self.msrs.is_empty() {
+            String::new()
+        } else {
+            format!(", msrs=\"{label}.msrs\"")
+        };
         format!(
             "config_interface: textconfig
 display_library: term
@@ -99,7 +119,7 @@ plugin_ctrl: unmapped=true, biosdev=true, speaker=false, extfpuirq=true, paralle
 memory: guest={mem_mib}, host={mem_mib}
 romimage: file=$BXSHARE/BIOS-bochs-latest
 vgaromimage: file=$BXSHARE/VGABIOS-lgpl-latest
-cpu: model={model}, count={cpus}, ips={IPS}, reset_on_triple_fault=0, ignore_bad_msrs=0
+cpu: model={model}, count={cpus}, ips={IPS}, reset_on_triple_fault=0, ignore_bad_msrs=0{msrs}
 clock: sync=none, time0=946681200, rtc_sync=0
 boot: cdrom
 ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14
@@ -150,6 +170,7 @@ mod tests {
             iso: "boot.iso".into(),
             dir: "/tmp".into(),
             label: "run".into(),
+            msrs: vec![],
         };
         let text = machine.config(Path::new("/dev/pts/7"));
         for part in [

@@ -25,6 +25,7 @@ pub struct BochsRig<'a> {
     release: Release,
     guests: Vec<GuestArg>,
     words: Vec<String>,
+    msrs: Vec<(u32, u64)>,
     limit: Duration,
 }
 
@@ -38,6 +39,7 @@ impl<'a> BochsRig<'a> {
             release: Release::Current,
             guests: Vec::new(),
             words: vec!["exit-port=bochs".to_owned()],
+            msrs: vec![],
             limit: Duration::from_secs(150),
         }
     }
@@ -68,6 +70,12 @@ impl<'a> BochsRig<'a> {
     /// One more word for Lull's command line.
     pub fn word(mut self, word: &str) -> Self {
         self.words.push(word.to_owned());
+        self
+    }
+
+    /// One more MSR that the model has not, or that Bochs does not have for it.
+    pub fn msr(mut self, msr: u32, value: u64) -> Self {
+        self.msrs.push((msr, value));
         self
     }
 
@@ -111,6 +119,7 @@ impl<'a> BochsRig<'a> {
             iso: file("iso"),
             dir: self.lab.dir.to_owned(),
             label: self.label.clone(),
+            msrs: self.msrs,
         };
         let console = file("console.txt");
         let session = Session::start_bochs(&machine, &console, false, None)?;

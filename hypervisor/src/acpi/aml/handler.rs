@@ -1,8 +1,14 @@
 //! The interpreter's hands: memory, ports and PCI configuration, as far as the [`Rules`] let them.
-//!
-//! Only through [`fields`](super::fields): an address that comes from the interpreter itself may be any, and is refused.
 
-use super::fields::{Access, FIRST, Field, Fields, Space};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use lull_aml::aml::AmlError;
+use lull_aml::aml::namespace::AmlName;
+use lull_aml::{Handle, RawPhysicalMapping};
+use spin::Mutex;
+
 use super::rules::{Refusals, Refused, Rules};
 
 /// The machine behind the rules. Sizes are 1, 2, 4 or (memory) 8 bytes.
@@ -19,6 +25,8 @@ pub trait Machine: Send + Sync + 'static {
     fn read_pci(&self, at: PciAddress, size: u16) -> u32;
     /// Writes configuration space likewise.
     fn write_pci(&self, at: PciAddress, size: u16, value: u32);
+    /// Nanoseconds since some moment.
+    fn nanoseconds(&self) -> u64;
 }
 
 /// A register in the configuration space of a PCI function.
@@ -55,177 +63,202 @@ impl PciAddress {
     }
 }
 
-/// The machine, guarded.
-pub struct Guarded<M> {
-    /// The machine.
-    pub machine: M,
-    /// The fields that the tables have.
-    pub fields: Fields,
-    /// What is kept from the firmware.
-    pub rules: Rules,
-    /// Where refusals are counted.
-    pub refusals: &'static Refusals,
+/// The machine, guarded. All copies are one.
+pub struct Guarded<M>(Arc<Inner<M>>);
+
+struct Inner<M> {
+    machine: M,
+    rules: Rules,
+    refusals: &'static Refusals,
+    mutexes: AtomicU32,
+    tables_not_loaded: Mutex<Vec<(AmlName, AmlError)>>,
+}
+
+impl<M> Clone for Guarded<M> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
 }
 
 impl<M: Machine> Guarded<M> {
-    fn read_access(&self, (space, at, width): Access) -> Option<u64> {
-        let (port, size) = (u16::try_from(at).ok(), width as u16);
-        let found = match space {
-            Space::Memory if self.rules.memory(at, width) => self.machine.read_memory(at, width),
-            Space::Port => port
-                .filter(|port| self.rules.port(*port, size))
-                .map(|port| self.machine.read_port(port, size).into()),
-            Space::Pci {
-                bus,
-                device,
-                function,
-            } => PciAddress::new(bus, device, function, at)
-                .map(|at| self.machine.read_pci(at, size).into()),
-            Space::Memory => None,
-        };
-        if found.is_none() {
-            self.refuse(space, at, false);
-        }
-        found
+    /// The machine behind these rules; what they refuse is counted.
+    pub fn new(machine: M, rules: Rules, refusals: &'static Refusals) -> Self {
+        Self(Arc::new(Inner {
+            machine,
+            rules,
+            refusals,
+            mutexes: AtomicU32::new(0),
+            tables_not_loaded: Mutex::new(Vec::new()),
+        }))
     }
 
-    fn write_access(&self, (space, at, width): Access, value: u64) -> bool {
-        let (port, size) = (u16::try_from(at).ok(), width as u16);
-        let done = match space {
-            Space::Memory => {
-                self.rules.memory(at, width) && self.machine.write_memory(at, width, value)
+    /// The tables that AML wanted to load and could not, since the last time.
+    pub fn take_tables_not_loaded(&self) -> Vec<(AmlName, AmlError)> {
+        core::mem::take(&mut *self.0.tables_not_loaded.lock())
+    }
+
+    fn refuse(&self, what: Refused, write: bool) {
+        self.0.refusals.add(what, write);
+    }
+
+    /// Reads memory. Ones where it may not.
+    fn memory(&self, address: usize, size: u64) -> u64 {
+        let at = address as u64;
+        let allowed = self.0.rules.memory(at, size);
+        let found = allowed.then(|| self.0.machine.read_memory(at, size));
+        found.flatten().unwrap_or_else(|| {
+            self.refuse(Refused::Memory(at), false);
+            u64::MAX
+        })
+    }
+
+    fn set_memory(&self, address: usize, size: u64, value: u64) {
+        let at = address as u64;
+        if !(self.0.rules.memory(at, size) && self.0.machine.write_memory(at, size, value)) {
+            self.refuse(Refused::Memory(at), true);
+        }
+    }
+
+    fn port(&self, port: u16, size: u16) -> u32 {
+        if self.0.rules.port(port, size) {
+            return self.0.machine.read_port(port, size);
+        }
+        self.refuse(Refused::Port(port), false);
+        u32::MAX
+    }
+
+    fn set_port(&self, port: u16, size: u16, value: u32) {
+        if self.0.rules.port(port, size) {
+            self.0.machine.write_port(port, size, value);
+        } else {
+            self.refuse(Refused::Port(port), true);
+        }
+    }
+
+    fn pci(&self, at: lull_aml::PciAddress, offset: u16, size: u16) -> u32 {
+        match PciAddress::new(at.bus(), at.device(), at.function(), offset.into()) {
+            Some(at) => self.0.machine.read_pci(at, size),
+            None => {
+                self.refuse(Refused::Pci, false);
+                u32::MAX
             }
-            Space::Port => port
-                .filter(|port| self.rules.port(*port, size))
-                .map(|port| self.machine.write_port(port, size, value as u32))
-                .is_some(),
-            Space::Pci {
-                bus,
-                device,
-                function,
-            } => PciAddress::new(bus, device, function, at)
-                .map(|at| self.machine.write_pci(at, size, value as u32))
-                .is_some(),
-        };
-        if !done {
-            self.refuse(space, at, true);
         }
-        done
     }
 
-    fn refuse(&self, space: Space, at: u64, write: bool) {
-        let what = match (space, u16::try_from(at)) {
-            (Space::Memory, _) => Refused::Memory(at),
-            (Space::Port, Ok(port)) => Refused::Port(port),
-            _ => Refused::Pci,
-        };
-        self.refusals.add(what, write);
+    fn set_pci(&self, at: lull_aml::PciAddress, offset: u16, size: u16, value: u32) {
+        match PciAddress::new(at.bus(), at.device(), at.function(), offset.into()) {
+            Some(at) => self.0.machine.write_pci(at, size, value),
+            None => self.refuse(Refused::Pci, true),
+        }
     }
 
-    /// The field of an address that [`fields`](super::fields) made up.
-    fn field(&self, address: usize) -> Option<Field> {
-        let number = (address as u64).checked_sub(FIRST)?;
-        self.fields
-            .lock()
-            .get(usize::try_from(number).ok()?)
-            .copied()
-    }
-
-    /// An address of the interpreter's own making, which may be any.
-    fn astray(&self, space: Space, at: u64, write: bool) -> u64 {
-        self.refuse(space, at, write);
-        u64::MAX
+    /// Waits. A wait that is too long is ended with all the rest.
+    fn wait(&self, nanoseconds: u64) {
+        let until = self.0.machine.nanoseconds().saturating_add(nanoseconds);
+        while self.0.machine.nanoseconds() < until {
+            core::hint::spin_loop();
+        }
     }
 }
 
-impl<M: Machine> ::aml::Handler for Guarded<M> {
-    fn read_u64(&self, address: usize) -> u64 {
-        match self.field(address) {
-            Some(field) => field
-                .read(|access| self.read_access(access))
-                .unwrap_or(u64::MAX),
-            None => self.astray(Space::Memory, address as u64, false),
-        }
+impl<M: Machine> lull_aml::Handler for Guarded<M> {
+    #[expect(unsafe_code, reason = "the trait has it so")]
+    unsafe fn map_physical_region<T>(&self, _: usize, _: usize) -> RawPhysicalMapping<T> {
+        // Only tables are mapped, which are loaded from copies here. A panic would be caught.
+        unreachable!("nothing is mapped")
     }
-    fn write_u64(&mut self, address: usize, value: u64) {
-        match self.field(address) {
-            Some(field) => {
-                // What is refused is counted where it is refused.
-                let _done = field.write(
-                    value,
-                    |access| self.read_access(access),
-                    |access, value| self.write_access(access, value),
-                );
-            }
-            None => {
-                self.astray(Space::Memory, address as u64, true);
-            }
-        }
-    }
+    #[expect(unsafe_code, reason = "the trait has it so")]
+    unsafe fn unmap_physical_region<T>(&self, _: RawPhysicalMapping<T>) {}
+
     fn read_u8(&self, address: usize) -> u8 {
-        self.astray(Space::Memory, address as u64, false) as u8
+        self.memory(address, 1) as u8
     }
     fn read_u16(&self, address: usize) -> u16 {
-        self.astray(Space::Memory, address as u64, false) as u16
+        self.memory(address, 2) as u16
     }
     fn read_u32(&self, address: usize) -> u32 {
-        self.astray(Space::Memory, address as u64, false) as u32
+        self.memory(address, 4) as u32
     }
-    fn write_u8(&mut self, address: usize, _: u8) {
-        self.astray(Space::Memory, address as u64, true);
+    fn read_u64(&self, address: usize) -> u64 {
+        self.memory(address, 8)
     }
-    fn write_u16(&mut self, address: usize, _: u16) {
-        self.astray(Space::Memory, address as u64, true);
+    fn write_u8(&self, address: usize, value: u8) {
+        self.set_memory(address, 1, value.into());
     }
-    fn write_u32(&mut self, address: usize, _: u32) {
-        self.astray(Space::Memory, address as u64, true);
+    fn write_u16(&self, address: usize, value: u16) {
+        self.set_memory(address, 2, value.into());
+    }
+    fn write_u32(&self, address: usize, value: u32) {
+        self.set_memory(address, 4, value.into());
+    }
+    fn write_u64(&self, address: usize, value: u64) {
+        self.set_memory(address, 8, value);
     }
     fn read_io_u8(&self, port: u16) -> u8 {
-        self.astray(Space::Port, port.into(), false) as u8
+        self.port(port, 1) as u8
     }
     fn read_io_u16(&self, port: u16) -> u16 {
-        self.astray(Space::Port, port.into(), false) as u16
+        self.port(port, 2) as u16
     }
     fn read_io_u32(&self, port: u16) -> u32 {
-        self.astray(Space::Port, port.into(), false) as u32
+        self.port(port, 4)
     }
-    fn write_io_u8(&self, port: u16, _: u8) {
-        self.astray(Space::Port, port.into(), true);
+    fn write_io_u8(&self, port: u16, value: u8) {
+        self.set_port(port, 1, value.into());
     }
-    fn write_io_u16(&self, port: u16, _: u16) {
-        self.astray(Space::Port, port.into(), true);
+    fn write_io_u16(&self, port: u16, value: u16) {
+        self.set_port(port, 2, value.into());
     }
-    fn write_io_u32(&self, port: u16, _: u32) {
-        self.astray(Space::Port, port.into(), true);
+    fn write_io_u32(&self, port: u16, value: u32) {
+        self.set_port(port, 4, value);
     }
-    fn read_pci_u8(&self, _: u16, _: u8, _: u8, _: u8, _: u16) -> u8 {
-        self.astray(NO_FUNCTION, 0, false) as u8
+    fn read_pci_u8(&self, at: lull_aml::PciAddress, offset: u16) -> u8 {
+        self.pci(at, offset, 1) as u8
     }
-    fn read_pci_u16(&self, _: u16, _: u8, _: u8, _: u8, _: u16) -> u16 {
-        self.astray(NO_FUNCTION, 0, false) as u16
+    fn read_pci_u16(&self, at: lull_aml::PciAddress, offset: u16) -> u16 {
+        self.pci(at, offset, 2) as u16
     }
-    fn read_pci_u32(&self, _: u16, _: u8, _: u8, _: u8, _: u16) -> u32 {
-        self.astray(NO_FUNCTION, 0, false) as u32
+    fn read_pci_u32(&self, at: lull_aml::PciAddress, offset: u16) -> u32 {
+        self.pci(at, offset, 4)
     }
-    fn write_pci_u8(&self, _: u16, _: u8, _: u8, _: u8, _: u16, _: u8) {
-        self.astray(NO_FUNCTION, 0, true);
+    fn write_pci_u8(&self, at: lull_aml::PciAddress, offset: u16, value: u8) {
+        self.set_pci(at, offset, 1, value.into());
     }
-    fn write_pci_u16(&self, _: u16, _: u8, _: u8, _: u8, _: u16, _: u16) {
-        self.astray(NO_FUNCTION, 0, true);
+    fn write_pci_u16(&self, at: lull_aml::PciAddress, offset: u16, value: u16) {
+        self.set_pci(at, offset, 2, value.into());
     }
-    fn write_pci_u32(&self, _: u16, _: u8, _: u8, _: u8, _: u16, _: u32) {
-        self.astray(NO_FUNCTION, 0, true);
+    fn write_pci_u32(&self, at: lull_aml::PciAddress, offset: u16, value: u32) {
+        self.set_pci(at, offset, 4, value);
     }
-    /// The interpreter returns an error after this; the crate's own way would be a panic.
-    fn handle_fatal_error(&self, _kind: u8, _code: u32, _argument: u64) {}
-}
 
-/// Any function, for an access that is refused.
-const NO_FUNCTION: Space = Space::Pci {
-    bus: 0,
-    device: 0,
-    function: 0,
-};
+    fn nanos_since_boot(&self) -> u64 {
+        self.0.machine.nanoseconds()
+    }
+    fn stall(&self, microseconds: u64) {
+        self.wait(microseconds.saturating_mul(1000));
+    }
+    fn sleep(&self, milliseconds: u64) {
+        self.wait(milliseconds.saturating_mul(1_000_000));
+    }
+
+    // One thread runs one method at a time, so every mutex is free.
+    fn create_mutex(&self) -> Handle {
+        Handle(self.0.mutexes.fetch_add(1, Ordering::Relaxed))
+    }
+    fn acquire(&self, _: Handle, _: u16) -> Result<(), AmlError> {
+        Ok(())
+    }
+    fn release(&self, _: Handle) {}
+
+    fn table_not_loaded(&self, object: &AmlName, why: &AmlError) {
+        self.0
+            .tables_not_loaded
+            .lock()
+            .push((object.clone(), why.clone()));
+    }
+    /// The interpreter returns an error after this; the crate's own way would be a line of the log.
+    fn handle_fatal_error(&self, _: u8, _: u32, _: u64) {}
+}
 
 #[cfg(target_os = "none")]
 mod bare {
@@ -235,6 +268,7 @@ mod bare {
     use crate::console::port::{MachinePorts, Ports};
     use crate::mm::paging::Access;
     use crate::mm::{self, Range};
+    use crate::time;
     use core::ptr::with_exposed_provenance_mut;
 
     /// This machine. Mapping memory takes locks of [`mm`]: nothing of it is cut in two.
@@ -324,6 +358,10 @@ mod bare {
                 2 => MachinePorts.write16(port, value as u16),
                 _ => MachinePorts.write32(port, value),
             }
+        }
+
+        fn nanoseconds(&self) -> u64 {
+            time::rate().to_nanos(time::now()).get()
         }
 
         fn read_pci(&self, at: PciAddress, size: u16) -> u32 {

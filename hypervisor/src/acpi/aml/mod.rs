@@ -1,32 +1,30 @@
 //! The firmware's own code: AML, interpreted to learn what `_CST` says.
 //!
 //! [`evaluate`] loads the DSDT and the SSDTs, tells each processor object that has a `_CST` what Lull can do
-//! ([`capabilities`]), and evaluates its `_CST`. The `aml` crate does the interpreting; it is neither free of panics nor
+//! ([`capabilities`]), and evaluates its `_CST`. The `acpi` crate does the interpreting ([`lull_aml`]); it is neither free of panics nor
 //! of endless loops, and the code that it interprets is whatever the firmware holds: on the machine all of this runs in
 //! the cage. So what is learnt is told to a [`Report`], a piece at a time: there it is [`Findings`], which hold no memory of
 //! the heap, so that what was learnt before the cage threw the rest out stays. `cargo xtask cstates --acpi` runs the same
 //! in a process of its own.
 //!
-//! Not run: `_INI`, `_STA` and `\_SB._OSC`. Which processors there are, the MADT says. The crate knows no `Load`, so
-//! tables that AML would load are not seen, and lacks some operators; a method that needs one fails, and is named.
+//! Not run: `_INI`, `_STA` and `\_SB._OSC`. Which processors there are, the MADT says.
 //! ACPI specification 6.5, 6.2.12 (`_OSC`), 8.4.1 (`_PDC`), 8.4.2.1 (`_CST`).
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
-use ::aml::value::{Args, MethodCode};
-use ::aml::{AmlContext, AmlError, AmlName, AmlValue, DebugVerbosity, LevelType};
 use arrayvec::{ArrayString, ArrayVec};
+use lull_aml::aml::namespace::{AmlName, NamespaceLevelKind};
+use lull_aml::aml::object::{Object, WrappedObject};
+use lull_aml::aml::{AmlError, IntegerSize};
 use lull_core::cstate::acpi::{Cst, CstEntry, CstFault, MAX_ENTRIES, Value};
 
 use crate::cage::{Text, undisturbed};
 
 pub mod capabilities;
-pub mod fields;
 pub mod handler;
 pub mod rules;
 
@@ -36,14 +34,11 @@ mod assembler;
 mod tests;
 
 use capabilities::{Answer, Capabilities};
-use fields::Fields;
 use handler::{Guarded, Machine};
 use rules::{Refusals, Rules};
 
 /// The path of an object; a longer one is cut.
 pub type Path = ArrayString<64>;
-
-const NOOP: u8 = 0xA3;
 
 /// Header that stands before the AML of a table. ACPI specification 6.5, 5.2.6.
 const HEADER: usize = super::tables::HEADER;
@@ -67,6 +62,12 @@ impl AmlTable {
     /// Does the name segment occur in it? What is not named anywhere is not defined anywhere.
     pub fn mentions(&self, segment: &[u8; 4]) -> bool {
         self.bytes.windows(4).any(|window| window == segment)
+    }
+
+    /// Does the operator Load occur in it? Other things may look like it.
+    pub fn may_load(&self) -> bool {
+        const LOAD: [u8; 2] = [0x5B, 0x20];
+        self.bytes.windows(2).any(|window| window == LOAD)
     }
 }
 
@@ -265,21 +266,25 @@ pub fn evaluate(
     job: &Job<'_>,
     report: &mut impl Report,
 ) {
-    let fields = Fields::default();
-    let handler = Box::new(Guarded {
-        machine,
-        fields: fields.clone(),
-        rules,
-        refusals,
-    });
-    let mut context = AmlContext::new(handler, DebugVerbosity::None);
+    let handler = Guarded::new(machine, rules, refusals);
+    let revision = |table: &AmlTable| table.bytes.get(REVISION).copied();
+    let dsdt = job.tables.iter().find(|table| table.name == "DSDT");
+    let revision = dsdt.and_then(revision).unwrap_or(2);
+    let Ok(interpreter) = lull_aml::interpreter(handler.clone(), revision) else {
+        return;
+    };
+    let mut firmware = Firmware {
+        interpreter,
+        handler,
+        integers: IntegerSize::from_revision(revision),
+    };
     for (number, table) in job.tables.iter().enumerate() {
         if job.without.contains(&number) {
             continue;
         }
         report.now(Stage::Table(number));
         if let Some(code) = table.bytes.get(HEADER..).filter(|code| !code.is_empty())
-            && let Err(why) = context.parse_table(&with_room_behind(code))
+            && let Err(why) = firmware.interpreter.load_table(code)
         {
             let why = format!(
                 "the interpreter stopped: {}; what came before is used",
@@ -287,180 +292,209 @@ pub fn evaluate(
             );
             report.remark(&table.name, &why);
         }
-        fields::adopt(&mut context, &fields);
     }
     report.now(Stage::Search);
-    end_with_noop(&mut context);
-    for (path, processor, p_blk) in processors(&mut context) {
+    for (path, processor, p_blk) in firmware.processors() {
         if !job.enabled.is_empty() && !job.enabled.contains(&processor) {
             continue;
         }
         if let Some(port) = p_blk {
             report.p_blk(port);
         }
-        if has(&context, &path, "_CST") && !report.knows(&path) {
-            let told = tell(&mut context, (&path, processor), job.capabilities, report);
+        // `_OSC` and `_PDC` may load the table that has the `_CST`.
+        let tellable = ["_OSC", "_PDC"]
+            .iter()
+            .any(|name| firmware.has(&path, name));
+        if report.knows(&path) || !(tellable || firmware.has(&path, "_CST")) {
+            continue;
+        }
+        let told = firmware.tell((&path, processor), job.capabilities, report);
+        if firmware.has(&path, "_CST") {
             report.now(Stage::Processor(cut(&path), processor, "_CST"));
-            let value = invoke(&mut context, &path, "_CST", Vec::new())
-                .map(|value| plain(&value, &context, 0))
+            let value = firmware
+                .invoke(&path, "_CST", Vec::new())
+                .map(|value| firmware.plain(&value, 0))
                 .map_err(|why| failure(&why));
+            firmware.remark_tables(&path, report);
             let cst = value.as_ref().map_err(String::as_str);
             report.found(&path, processor, told, cst);
         }
     }
 }
 
-/// The code, and behind it `If (Zero) { .. }` around bytes that are never looked at.
-///
-/// The interpreter takes the length of a field, in bits, for one of bytes that must follow in the table: a field or gap
-/// that is longer than the rest of the table makes it stop. With this, regions may have 32 KiB.
-fn with_room_behind(code: &[u8]) -> Vec<u8> {
-    const ROOM: usize = 256 << 10;
-    const IF: u8 = 0xA0;
-    // The Noop is there since the interpreter fails at an `If` without `Else` that is the last thing of all.
-    // A length of four bytes: two bits say that three follow, four bits are the lowest of it.
-    let length = ROOM + 5;
-    let head = [
-        IF,
-        0b11 << 6 | (length & 0xF) as u8,
-        (length >> 4) as u8,
-        (length >> 12) as u8,
-        (length >> 20) as u8,
-        0,
-    ];
-    let mut all = Vec::with_capacity(code.len() + head.len() + ROOM);
-    all.extend_from_slice(code);
-    all.extend_from_slice(&head);
-    all.resize(code.len() + head.len() + ROOM, 0);
-    all.push(NOOP);
-    all
+/// Length of a P_BLK that holds LVL2 and LVL3. ACPI specification 6.5, 4.8.4.2.
+const P_BLK_LENGTH: u8 = 6;
+
+/// Where a table's header has its revision.
+const REVISION: usize = 8;
+
+/// Deeper than this no `_CST` is; what lies deeper is nothing.
+const DEPTH: usize = 6;
+
+/// The interpreter with the tables that are loaded.
+struct Firmware<M: Machine> {
+    interpreter: lull_aml::aml::Interpreter<Guarded<M>>,
+    handler: Guarded<M>,
+    integers: IntegerSize,
 }
 
-/// The name of every object that is not a mere level.
-fn all_names(context: &mut AmlContext) -> Vec<AmlName> {
-    let mut names = Vec::new();
-    // The closure never fails, so nothing is cut short.
-    let _always = context.namespace.traverse(|path, level| {
-        let values = level.values.keys();
-        names.extend(values.filter_map(|name| AmlName::from_name_seg(*name).resolve(path).ok()));
-        Ok(true)
-    });
-    names
-}
+impl<M: Machine> Firmware<M> {
+    fn get(&self, path: &str, name: &str) -> Option<WrappedObject> {
+        let name = child(path, name).ok()?;
+        self.interpreter.namespace.lock().get(name).ok()
+    }
 
-/// The interpreter fails at an `If` without `Else` that is the last thing of a method: each gets one thing more.
-fn end_with_noop(context: &mut AmlContext) {
-    for name in all_names(context) {
-        if let Ok(AmlValue::Method {
-            code: MethodCode::Aml(code),
-            ..
-        }) = context.namespace.get_by_path_mut(&name)
-        {
-            code.push(NOOP);
+    fn has(&self, path: &str, name: &str) -> bool {
+        self.get(path, name).is_some()
+    }
+
+    /// Every processor object: its path, its number, its P_BLK.
+    fn processors(&mut self) -> Vec<(String, u32, Option<u16>)> {
+        let mut objects = Vec::new();
+        let mut namespace = self.interpreter.namespace.lock();
+        // The closure never fails, so nothing is cut short.
+        let _always = namespace.traverse(|path, level| {
+            let kind = level.kind;
+            if kind == NamespaceLevelKind::Processor || kind == NamespaceLevelKind::Device {
+                objects.push(path.clone());
+            }
+            Ok(true)
+        });
+        let found = objects.into_iter().filter_map(|name| {
+            let object = namespace.get(name.clone()).ok()?;
+            Some((name.as_string(), object))
+        });
+        let found: Vec<_> = found.collect();
+        drop(namespace);
+        found
+            .into_iter()
+            .filter_map(|(path, object)| match *object {
+                Object::Processor {
+                    proc_id,
+                    pblk_address,
+                    pblk_length,
+                } => {
+                    let p_blk = u16::try_from(pblk_address)
+                        .ok()
+                        .filter(|port| *port != 0 && pblk_length >= P_BLK_LENGTH);
+                    Some((path, proc_id.into(), p_blk))
+                }
+                Object::Device => {
+                    let id = self.get(&path, "_HID")?;
+                    if id.as_string().ok()? != "ACPI0007" {
+                        return None;
+                    }
+                    let uid = self.get(&path, "_UID")?.as_integer().ok()?;
+                    Some((path, u32::try_from(uid).ok()?, None))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// `_OSC`, or `_PDC` where that is not there or refuses.
+    fn tell(
+        &self,
+        (path, processor): (&str, u32),
+        capabilities: Capabilities,
+        report: &mut impl Report,
+    ) -> Told {
+        let mut told = Told::default();
+        if self.has(path, "_OSC") {
+            report.now(Stage::Processor(cut(path), processor, "_OSC"));
+            let arguments = vec![
+                buffer(&capabilities::OSC_UUID),
+                Object::Integer(capabilities::OSC_REVISION).wrap(),
+                Object::Integer(2).wrap(),
+                buffer(&capabilities.for_osc()),
+            ];
+            let name = format!("{path}._OSC");
+            match self.invoke(path, "_OSC", arguments) {
+                Ok(value) => match self.plain(&value, 0) {
+                    Value::Buffer(answer) => {
+                        let answer = Answer::from_bytes(&answer);
+                        told.osc = Some(answer);
+                        if !answer.accepted() {
+                            report.remark(&name, &answer);
+                        }
+                    }
+                    _ => {
+                        let why = format!("it returned {:?}, expected a buffer", value.typ());
+                        report.remark(&name, &why);
+                    }
+                },
+                Err(why) => report.remark(&name, &failure(&why)),
+            }
+            self.remark_tables(path, report);
+            if told.osc.is_some_and(|answer| answer.accepted()) {
+                return told;
+            }
+        }
+        if self.has(path, "_PDC") {
+            report.now(Stage::Processor(cut(path), processor, "_PDC"));
+            let arguments = vec![buffer(&capabilities.for_pdc())];
+            match self.invoke(path, "_PDC", arguments) {
+                Ok(_) => told.pdc = true,
+                Err(why) => report.remark(&format!("{path}._PDC"), &failure(&why)),
+            }
+            self.remark_tables(path, report);
+        }
+        told
+    }
+
+    /// Tables that the code wanted to load and that could not be.
+    fn remark_tables(&self, path: &str, report: &mut impl Report) {
+        for (object, why) in self.handler.take_tables_not_loaded() {
+            let why = format!("the table at {object} is not loaded: {}", Shown(&why));
+            report.remark(path, &why);
+        }
+    }
+
+    fn invoke(
+        &self,
+        path: &str,
+        name: &str,
+        arguments: Vec<WrappedObject>,
+    ) -> Result<WrappedObject, AmlError> {
+        self.interpreter.evaluate(child(path, name)?, arguments)
+    }
+
+    /// Free of the interpreter. Fields of buffers are read and names looked up, as AML does wherever a value is wanted.
+    fn plain(&self, value: &WrappedObject, depth: usize) -> Value {
+        if depth > DEPTH {
+            return Value::Other;
+        }
+        match **value {
+            Object::Integer(value) => Value::Integer(value),
+            Object::Buffer(ref bytes) => Value::Buffer(bytes.clone()),
+            Object::Package(ref elements) => Value::Package(
+                elements
+                    .iter()
+                    .map(|element| self.plain(element, depth + 1))
+                    .collect(),
+            ),
+            Object::Reference { ref inner, .. } => self.plain(inner, depth + 1),
+            Object::BufferField { .. } => value
+                .read_buffer_field(self.integers)
+                .map_or(Value::Other, |read| self.plain(&read.wrap(), depth + 1)),
+            Object::NamePath {
+                ref name,
+                ref scope,
+            } => {
+                let found = self.interpreter.namespace.lock().search(name, scope);
+                found.map_or(Value::Other, |(_, object)| self.plain(&object, depth + 1))
+            }
+            _ => Value::Other,
         }
     }
 }
 
 fn child(path: &str, name: &str) -> Result<AmlName, AmlError> {
-    AmlName::from_str(&format!("{path}.{name}"))
+    format!("{path}.{name}").parse()
 }
 
-fn has(context: &AmlContext, path: &str, name: &str) -> bool {
-    child(path, name).is_ok_and(|name| context.namespace.get_handle(&name).is_ok())
-}
-
-/// Every processor object: its path, its number, its P_BLK.
-fn processors(context: &mut AmlContext) -> Vec<(String, u32, Option<u16>)> {
-    let mut objects = Vec::new();
-    // The closure never fails, so nothing is cut short.
-    let _always = context.namespace.traverse(|path, level| {
-        if matches!(level.typ, LevelType::Processor | LevelType::Device) {
-            objects.push(path.clone());
-        }
-        Ok(true)
-    });
-    objects
-        .into_iter()
-        .filter_map(|name| {
-            let path = name.as_string();
-            let object = context.namespace.get_by_path(&name).ok()?.clone();
-            match object {
-                AmlValue::Processor {
-                    id,
-                    pblk_address,
-                    pblk_len,
-                } => {
-                    let p_blk = u16::try_from(pblk_address)
-                        .ok()
-                        .filter(|port| *port != 0 && pblk_len >= P_BLK_LENGTH);
-                    Some((path, id.into(), p_blk))
-                }
-                AmlValue::Device => {
-                    let id = context
-                        .namespace
-                        .get_by_path(&child(&path, "_HID").ok()?)
-                        .ok()?;
-                    if !matches!(id, AmlValue::String(id) if id == "ACPI0007") {
-                        return None;
-                    }
-                    let uid = context
-                        .namespace
-                        .get_by_path(&child(&path, "_UID").ok()?)
-                        .ok()?;
-                    match uid {
-                        AmlValue::Integer(uid) => Some((path, u32::try_from(*uid).ok()?, None)),
-                        _ => None,
-                    }
-                }
-                _ => None,
-            }
-        })
-        .collect()
-}
-
-/// Length of a P_BLK that holds LVL2 and LVL3. ACPI specification 6.5, 4.8.4.2.
-const P_BLK_LENGTH: u8 = 6;
-
-/// `_OSC`, or `_PDC` where that is not there or refuses.
-fn tell(
-    context: &mut AmlContext,
-    (path, processor): (&str, u32),
-    capabilities: Capabilities,
-    report: &mut impl Report,
-) -> Told {
-    let mut told = Told::default();
-    if has(context, path, "_OSC") {
-        report.now(Stage::Processor(cut(path), processor, "_OSC"));
-        let arguments = vec![
-            buffer(&capabilities::OSC_UUID),
-            AmlValue::Integer(capabilities::OSC_REVISION),
-            AmlValue::Integer(2),
-            buffer(&capabilities.for_osc()),
-        ];
-        match invoke(context, path, "_OSC", arguments) {
-            Ok(AmlValue::Buffer(answer)) => {
-                let answer = Answer::from_bytes(&answer.lock());
-                told.osc = Some(answer);
-                if answer.accepted() {
-                    return told;
-                }
-                report.remark(&format!("{path}._OSC"), &answer);
-            }
-            Ok(other) => {
-                let why = format!("it returned {:?}, expected a buffer", other.type_of());
-                report.remark(&format!("{path}._OSC"), &why);
-            }
-            Err(why) => report.remark(&format!("{path}._OSC"), &failure(&why)),
-        }
-    }
-    if has(context, path, "_PDC") {
-        report.now(Stage::Processor(cut(path), processor, "_PDC"));
-        match invoke(context, path, "_PDC", vec![buffer(&capabilities.for_pdc())]) {
-            Ok(_) => told.pdc = true,
-            Err(why) => report.remark(&format!("{path}._PDC"), &failure(&why)),
-        }
-    }
-    told
+fn buffer(bytes: &[u8]) -> WrappedObject {
+    Object::Buffer(bytes.to_vec()).wrap()
 }
 
 fn failure(why: &AmlError) -> String {
@@ -473,60 +507,19 @@ struct Shown<'a>(&'a AmlError);
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            AmlError::ValueDoesNotExist(name) | AmlError::LevelDoesNotExist(name) => {
+            AmlError::ObjectDoesNotExist(name) | AmlError::LevelDoesNotExist(name) => {
                 write!(f, "there is no {}", name.as_string())
             }
             AmlError::NameCollision(name) => write!(f, "{} is there twice", name.as_string()),
             AmlError::InvalidNormalizedName(name) => {
                 write!(f, "{} is no name", name.as_string())
             }
+            AmlError::MethodStackExceeded => f.write_str("methods call each other without end"),
+            AmlError::HostError(why) => f.write_str(why),
+            // Behind this stands a path of the machine that built the image.
+            AmlError::InternalError(why) => f.write_str(why.split(", in ").next().unwrap_or(why)),
             other => write!(f, "{other:?}"),
         }
-    }
-}
-
-fn invoke(
-    context: &mut AmlContext,
-    path: &str,
-    name: &str,
-    arguments: Vec<AmlValue>,
-) -> Result<AmlValue, AmlError> {
-    context.invoke_method(&child(path, name)?, Args::from_list(arguments)?)
-}
-
-fn buffer(bytes: &[u8]) -> AmlValue {
-    AmlValue::Buffer(alloc::sync::Arc::new(spinning_top::Spinlock::new(
-        bytes.to_vec(),
-    )))
-}
-
-/// Deeper than this no `_CST` is; what lies deeper is nothing.
-const DEPTH: usize = 4;
-
-/// Free of the interpreter. Fields are read, as AML does wherever a value is wanted.
-fn plain(value: &AmlValue, context: &AmlContext, depth: usize) -> Value {
-    match value {
-        AmlValue::Integer(value) => Value::Integer(*value),
-        AmlValue::Boolean(value) => Value::Integer(u64::from(*value)),
-        AmlValue::Buffer(bytes) => Value::Buffer(bytes.lock().to_vec()),
-        AmlValue::Field { .. } => value
-            .read_field(context)
-            .map_or(Value::Other, |read| plain_leaf(&read)),
-        AmlValue::Package(elements) if depth < DEPTH => Value::Package(
-            elements
-                .iter()
-                .map(|element| plain(element, context, depth + 1))
-                .collect(),
-        ),
-        _ => Value::Other,
-    }
-}
-
-fn plain_leaf(value: &AmlValue) -> Value {
-    match value {
-        AmlValue::Integer(value) => Value::Integer(*value),
-        AmlValue::Buffer(bytes) => Value::Buffer(bytes.lock().to_vec()),
-        _ => Value::Other,
     }
 }
 

@@ -26,6 +26,9 @@ impl Machine for Empty {
         0
     }
     fn write_pci(&self, _: PciAddress, _: u16, _: u32) {}
+    fn nanoseconds(&self) -> u64 {
+        0
+    }
 }
 
 static REFUSALS: Refusals = Refusals::none();
@@ -196,13 +199,19 @@ fn broken_frames_methods_and_tables_are_named() {
         findings.processors[0].cst,
         Evaluated::Refused(CstFault::NotAList)
     );
-    // Local0, into which nothing was stored.
+    // Local0, into which nothing was stored, is no list; a name that nobody defines is an error.
     let unset = processor(b"CPU0", 0, 0, &method(b"_CST", 0, &give_back(&[0x60])));
     let findings = run(&unset, Capabilities::empty(), &[]);
+    assert_eq!(
+        findings.processors[0].cst,
+        Evaluated::Refused(CstFault::NotAList)
+    );
+    let unknown = processor(b"CPU0", 0, 0, &method(b"_CST", 0, &give_back(b"NOPE")));
+    let findings = run(&unknown, Capabilities::empty(), &[]);
     let Evaluated::Failed(why) = &findings.processors[0].cst else {
         panic!("{findings:?}")
     };
-    assert!(why.contains("InvalidLocalAccess"), "{why}");
+    assert!(why.contains("there is no NOPE"), "{why}");
     // No such opcode: what came before is used.
     let good = processor(b"CPU0", 0, 0, &name(b"_CST", &list(&[mwait(0, 1, 1)])));
     let findings = run(&[good, vec![0x02]].concat(), Capabilities::empty(), &[]);
@@ -288,4 +297,63 @@ fn names_in_a_table_are_found_by_their_letters() {
         bytes: table(&with_pdc()),
     };
     assert!(with.mentions(b"_CST") && !with.mentions(b"_PSS"));
+    assert!(!with.may_load());
+}
+
+/// A table of a `_CST` for CPU0 with one entry, as bytes.
+fn dynamic() -> Vec<u8> {
+    let cst = name(b"_CST", &list(&[mwait(0x31, 2, 253)]));
+    let scope = sized(&[0x10], &[&b"\\\x2E_PR_CPU0"[..], &cst].concat());
+    let mut table = table(&scope);
+    let length = table.len() as u32;
+    table[4..8].copy_from_slice(&length.to_le_bytes());
+    let sum = table.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+    table[9] = table[9].wrapping_sub(sum);
+    table
+}
+
+/// `Name (TABL, Buffer () { table }) ; Load (TABL, Local0)` in `_PDC`.
+fn loads(table: &[u8]) -> Vec<u8> {
+    let load = [&[0x5B, 0x20][..], b"TABL\x60"].concat();
+    let told = keep_dword(0, 8, b"CAPS", b"TOLD");
+    let pdc = method(b"_PDC", 1, &[load, told].concat());
+    let body = [name(b"TABL", &buffer(table)), pdc].concat();
+    [name(b"TOLD", &integer(0)), processor(b"CPU0", 0, 0, &body)].concat()
+}
+
+#[test]
+fn a_table_that_pdc_loads_counts() {
+    let findings = run(&loads(&dynamic()), Capabilities::of_lull(true), &[]);
+    assert_eq!(findings.remarks.as_slice(), []);
+    assert_eq!(methods(&findings), [hint(0x31)]);
+    assert!(findings.processors[0].told.pdc);
+}
+
+#[test]
+fn a_table_that_cannot_be_loaded_is_named_and_the_method_goes_on() {
+    let mut wrong = dynamic();
+    wrong[40] ^= 1;
+    let mut long = dynamic();
+    long[5] = 9;
+    for (table, why) in [
+        (wrong, "the table's checksum is wrong"),
+        (long, "the table's length is "),
+        (vec![1, 2, 3], "the table's length is 0"),
+    ] {
+        let cst = name(b"_CST", &list(&[mwait(0, 1, 1)]));
+        let other = processor(b"CPU1", 1, 0, &cst);
+        let findings = run(
+            &[loads(&table), other].concat(),
+            Capabilities::of_lull(true),
+            &[],
+        );
+        assert_eq!(methods(&findings), [hint(0)]);
+        let (name, said) = findings.remarks[0];
+        assert_eq!(name.as_str(), "\\_PR_.CPU0");
+        assert!(
+            said.starts_with("the table at TABL is not loaded: ") && said.contains(why),
+            "{said}"
+        );
+        assert_eq!(findings.remarks.len(), 1, "{findings:?}");
+    }
 }

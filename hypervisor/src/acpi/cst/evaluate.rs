@@ -14,12 +14,16 @@ use crate::acpi::aml::{AmlTable, Evaluated, Finding, Findings, Job, Stage, Told}
 use crate::acpi::{FirmwareInfo, Problem};
 use crate::cage::Escape;
 
-/// Is there any reason to run the firmware's code? A name that is in no table is not defined; a P_BLK is of use only with
-/// latencies that ACPI allows.
+/// Is there any reason to run the firmware's code? A name that is in no table is not defined, but by a table that `_PDC` or
+/// `_OSC` loads; a P_BLK is of use only with latencies that ACPI allows.
 pub fn worthwhile(info: &FirmwareInfo) -> bool {
     let fadt = &info.c_states.fadt;
     let p_blk = !fadt.hardware_reduced() && (fadt.lvl2().is_some() || fadt.lvl3().is_some());
-    p_blk || info.aml.iter().any(|table| table.mentions(b"_CST"))
+    let listed = |table: &AmlTable| {
+        let told = table.mentions(b"_PDC") || table.mentions(b"_OSC");
+        table.mentions(b"_CST") || told && table.may_load()
+    };
+    p_blk || info.aml.iter().any(listed)
 }
 
 /// Runs the firmware's code by `enter` (which runs one job in the cage), as often as is worth it, and sums up.

@@ -204,11 +204,18 @@ fn code_is_run_only_where_it_can_tell_something() {
     assert!(worthwhile(&info));
     info.c_states.fadt.flags = 1 << 20;
     assert!(!worthwhile(&info), "hardware-reduced: no P_BLK");
-    info.aml.push(AmlTable {
-        name: "SSDT 1".into(),
-        bytes: b"header ... _CST".to_vec(),
-    });
-    assert!(worthwhile(&info));
+    for (bytes, expected) in [
+        (&b"header ... _CST"[..], true),
+        (b"header _PDC \x5B\x20NAME", true),
+        (b"header _PDC", false),
+        (b"header [ NAME", false),
+    ] {
+        info.aml = vec![AmlTable {
+            name: "SSDT 1".into(),
+            bytes: bytes.to_vec(),
+        }];
+        assert_eq!(worthwhile(&info), expected, "{bytes:?}");
+    }
 }
 
 #[test]

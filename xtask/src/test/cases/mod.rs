@@ -11,6 +11,7 @@ mod bochs_models;
 mod clocks;
 mod commands;
 mod guests;
+mod hardware_counters;
 mod host;
 mod keys;
 mod machine;
@@ -40,6 +41,7 @@ pub fn all() -> Vec<Case> {
         clocks::cases(),
         bad_input::cases(),
         acpi::cases(),
+        hardware_counters::cases(),
     ]
     .into_iter()
     .flatten()

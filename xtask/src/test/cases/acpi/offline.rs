@@ -80,7 +80,7 @@ fn ask(lab: &Lab<'_>, tables: &[&str], words: &[&str]) -> Result<Answer> {
 
 /// The same groups of processors with the same states, both when MWAIT is offered to the firmware and when it is not.
 fn equals_qemu(lab: &Lab<'_>) -> Result<()> {
-    const STYLES: [&str; 3] = ["intel", "osc", "osc-refused"];
+    const STYLES: [&str; 3] = ["laptop", "osc", "osc-refused"];
     for (tables, force) in [
         (&STYLES[..], false),
         (&STYLES, true),
@@ -121,7 +121,7 @@ fn caged(lab: &Lab<'_>) -> Result<()> {
         ("panic", r"\_PR_.CPU0._PDC", "panic: "),
         ("loop", r"\_PR_.CPU0._CST", "not ready within 2000 ms"),
         ("glutton", r"\_PR_.CPU0._CST", "used up its 262144 KiB"),
-        ("recursion", r"\_PR_.CPU0._CST", "overflowed its stack"),
+        ("nesting", r"\_PR_.CPU0._CST", "overflowed its stack"),
     ] {
         let answer = ask(lab, &[table], &[])?;
         answer.complains(place, why)?;
