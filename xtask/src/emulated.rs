@@ -83,6 +83,7 @@ impl Emulated<'_> {
                     iso,
                     dir: self.dir.to_owned(),
                     label: self.label.clone(),
+                    msrs: Vec::new(),
                 };
                 Session::start_bochs(&machine, &console, false, None)?.finish(Some(self.limit))?
             }

@@ -43,6 +43,8 @@ pub struct Machine {
     pub dir: PathBuf,
     /// What the names of these files begin with.
     pub label: String,
+    /// MSRs that every CPU has beside those of its model, with their values after a reset.
+    pub msrs: Vec<(u32, u64)>,
 }
 
 impl Machine {
@@ -76,11 +78,22 @@ impl Machine {
     /// # Errors
     /// If a file cannot be written.
     pub fn write_config(&self, line: &Path) -> Result<()> {
-        for (kind, text) in [("bochsrc", self.config(line)), ("rc", RC.to_owned())] {
+        let msrs = ("msrs", self.msr_definitions());
+        for (kind, text) in [("bochsrc", self.config(line)), ("rc", RC.to_owned()), msrs] {
             let path = self.file(kind);
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
+    }
+
+    /// One line an MSR: number, type, the value after a reset, the reserved bits and those that ignore a write, by halves, which
+    /// must have eight digits and no prefix.
+    fn msr_definitions(&self) -> String {
+        let line = |(msr, value): &(u32, u64)| {
+            let (high, low) = (value >> 32, value & 0xFFFF_FFFF);
+            format!("{msr:#x} 0 {high:08x} {low:08x} 00000000 00000000 00000000 00000000\n")
+        };
+        self.msrs.iter().map(line).collect()
     }
 
     /// The text of the configuration.
@@ -92,6 +105,11 @@ impl Machine {
             label,
             ..
         } = self;
+        let msrs = if self.msrs.is_empty() {
+            String::new()
+        } else {
+            format!(", msrs=\"{label}.msrs\"")
+        };
         format!(
             "config_interface: textconfig
 display_library: term
@@ -99,7 +117,7 @@ plugin_ctrl: unmapped=true, biosdev=true, speaker=false, extfpuirq=true, paralle
 memory: guest={mem_mib}, host={mem_mib}
 romimage: file=$BXSHARE/BIOS-bochs-latest
 vgaromimage: file=$BXSHARE/VGABIOS-lgpl-latest
-cpu: model={model}, count={cpus}, ips={IPS}, reset_on_triple_fault=0, ignore_bad_msrs=0
+cpu: model={model}, count={cpus}, ips={IPS}, reset_on_triple_fault=0, ignore_bad_msrs=0{msrs}
 clock: sync=none, time0=946681200, rtc_sync=0
 boot: cdrom
 ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14
@@ -150,10 +168,16 @@ mod tests {
             iso: "boot.iso".into(),
             dir: "/tmp".into(),
             label: "run".into(),
+            msrs: vec![(0x1FC, 0x12_0000_005B)],
         };
+        assert_eq!(
+            machine.msr_definitions(),
+            "0x1fc 0 00000012 0000005b 00000000 00000000 00000000 00000000\n"
+        );
         let text = machine.config(Path::new("/dev/pts/7"));
         for part in [
             "cpu: model=tigerlake, count=3, ips=10000000,",
+            "ignore_bad_msrs=0, msrs=\"run.msrs\"\n",
             "memory: guest=256, host=256\n",
             "path=\"boot.iso\"",
             "com1: enabled=1, mode=term, dev=\"/dev/pts/7\"\n",

@@ -25,6 +25,7 @@ pub struct BochsRig<'a> {
     release: Release,
     guests: Vec<GuestArg>,
     words: Vec<String>,
+    msrs: Vec<(u32, u64)>,
     limit: Duration,
 }
 
@@ -38,6 +39,7 @@ impl<'a> BochsRig<'a> {
             release: Release::Current,
             guests: Vec::new(),
             words: vec!["exit-port=bochs".to_owned()],
+            msrs: Vec::new(),
             limit: Duration::from_secs(150),
         }
     }
@@ -50,6 +52,12 @@ impl<'a> BochsRig<'a> {
     /// Another release than the current one.
     pub fn release(mut self, release: Release) -> Self {
         self.release = release;
+        self
+    }
+
+    /// One more MSR that its CPUs have, with its value after a reset.
+    pub fn msr(mut self, msr: u32, value: u64) -> Self {
+        self.msrs.push((msr, value));
         self
     }
 
@@ -111,6 +119,7 @@ impl<'a> BochsRig<'a> {
             iso: file("iso"),
             dir: self.lab.dir.to_owned(),
             label: self.label.clone(),
+            msrs: self.msrs,
         };
         let console = file("console.txt");
         let session = Session::start_bochs(&machine, &console, false, None)?;
