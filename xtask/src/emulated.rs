@@ -83,7 +83,7 @@ impl Emulated<'_> {
                     iso,
                     dir: self.dir.to_owned(),
                     label: self.label.clone(),
-                    msrs: vec![],
+                    msrs: Vec::new(),
                 };
                 Session::start_bochs(&machine, &console, false, None)?.finish(Some(self.limit))?
             }

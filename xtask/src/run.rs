@@ -224,7 +224,7 @@ fn on_bochs(args: &RunArgs) -> Result<()> {
         iso,
         dir: dir.clone(),
         label: "run".to_owned(),
-        msrs: vec![],
+        msrs: Vec::new(),
     };
     eprintln!("xtask: {}", process::line(&machine.command()));
     let console = dir.join("console.txt");

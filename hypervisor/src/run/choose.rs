@@ -9,7 +9,9 @@ use lull_core::options::Options;
 use lull_core::units::CpuId;
 use raw_cpuid::{CpuIdReader, CpuIdReaderNative};
 
+use crate::console::records::Where;
 use crate::cpu::around::Around;
+use crate::init::tell;
 use crate::{apic, cpu, time};
 
 const ARCH_CAPABILITIES: u32 = 0x10A;
@@ -103,7 +105,13 @@ fn log_choice(cpu: CpuId, selected: &Selected) {
         log::Level::Debug
     };
     for note in &selected.notes {
-        log::debug!("{cpu}: {note}");
+        match note.ignored_option() {
+            // One command line holds for all CPUs.
+            Some((option, expected)) if cpu.index() == 0 => {
+                tell(Where::Cmdline, option, note, expected);
+            }
+            _ => log::debug!("{cpu}: {note}"),
+        }
     }
     for one in &selected.considered {
         let level = if one.verdict.is_usable() {

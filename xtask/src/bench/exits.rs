@@ -119,7 +119,7 @@ fn on_bochs(built: &Built, bundle: &Path, dir: &Path) -> Result<Figures> {
         iso,
         dir: dir.to_owned(),
         label: "exits-bochs".to_owned(),
-        msrs: vec![],
+        msrs: Vec::new(),
     };
     let session = Session::start_bochs(&machine, &dir.join("exits-bochs.txt"), false, None)?;
     figures(&session.finish(Some(LIMIT))?)

@@ -43,7 +43,7 @@ pub struct Machine {
     pub dir: PathBuf,
     /// What the names of these files begin with.
     pub label: String,
-    /// MSRs that are there besides those of the model, with the value that they hold.
+    /// MSRs that every CPU has beside those of its model, with their values after a reset.
     pub msrs: Vec<(u32, u64)>,
 }
 
@@ -78,18 +78,16 @@ impl Machine {
     /// # Errors
     /// If a file cannot be written.
     pub fn write_config(&self, line: &Path) -> Result<()> {
-        for (kind, text) in [
-            ("bochsrc", self.config(line)),
-            ("rc", RC.to_owned()),
-            ("msrs", self.msr_definitions()),
-        ] {
+        let msrs = ("msrs", self.msr_definitions());
+        for (kind, text) in [("bochsrc", self.config(line)), ("rc", RC.to_owned()), msrs] {
             let path = self.file(kind);
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
     }
 
-    /// The MSRs as Bochs reads them: number, kind, value, reserved bits, ignored bits.
+    /// One line an MSR: number, type, the value after a reset, the reserved bits and those that ignore a write, by halves, which
+    /// must have eight digits and no prefix.
     fn msr_definitions(&self) -> String {
         let line = |(msr, value): &(u32, u64)| {
             let (high, low) = (value >> 32, value & 0xFFFF_FFFF);
@@ -170,11 +168,16 @@ mod tests {
             iso: "boot.iso".into(),
             dir: "/tmp".into(),
             label: "run".into(),
-            msrs: vec![],
+            msrs: vec![(0x1FC, 0x12_0000_005B)],
         };
+        assert_eq!(
+            machine.msr_definitions(),
+            "0x1fc 0 00000012 0000005b 00000000 00000000 00000000 00000000\n"
+        );
         let text = machine.config(Path::new("/dev/pts/7"));
         for part in [
             "cpu: model=tigerlake, count=3, ips=10000000,",
+            "ignore_bad_msrs=0, msrs=\"run.msrs\"\n",
             "memory: guest=256, host=256\n",
             "path=\"boot.iso\"",
             "com1: enabled=1, mode=term, dev=\"/dev/pts/7\"\n",

@@ -39,7 +39,7 @@ impl<'a> BochsRig<'a> {
             release: Release::Current,
             guests: Vec::new(),
             words: vec!["exit-port=bochs".to_owned()],
-            msrs: vec![],
+            msrs: Vec::new(),
             limit: Duration::from_secs(150),
         }
     }
@@ -52,6 +52,12 @@ impl<'a> BochsRig<'a> {
     /// Another release than the current one.
     pub fn release(mut self, release: Release) -> Self {
         self.release = release;
+        self
+    }
+
+    /// One more MSR that its CPUs have, with its value after a reset.
+    pub fn msr(mut self, msr: u32, value: u64) -> Self {
+        self.msrs.push((msr, value));
         self
     }
 

@@ -6,6 +6,7 @@ mod adversity;
 mod bad_input;
 mod bare;
 mod bochs;
+mod bochs_claims;
 mod bochs_guests;
 mod bochs_models;
 mod clocks;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Case> {
         machine::cases(),
         bochs::cases(),
         bochs_models::cases(),
+        bochs_claims::cases(),
         bochs_guests::cases(),
         numbers::cases(),
         sched::cases(),

@@ -118,6 +118,24 @@ impl fmt::Display for TableUnused {
     }
 }
 
+impl Note {
+    /// If it says that something on the command line came to nothing: which option, and what would be right.
+    pub const fn ignored_option(&self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Note::EditRefused { .. } => (
+                "mwait-idle.table",
+                "a state of the table, with figures between its neighbours'",
+            ),
+            Note::NothingToSwitchOff(_) => {
+                ("states_off", "states that this CPU has: key C lists them")
+            }
+            Note::NoChoiceOfC1e => ("preferred-c1e", "a CPU that has either C1 or C1E"),
+            Note::NothingLeft => ("states_off", "a state that stays on"),
+            _ => return None,
+        })
+    }
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -223,6 +223,26 @@ fn a_bad_edit_is_refused_alone() {
 }
 
 #[test]
+fn what_an_option_did_not_do_names_the_option() {
+    for (model, line, options) in [
+        (
+            0x55,
+            "mwait-idle.table=C9:1:1,C6:150:700",
+            vec!["mwait-idle.table"],
+        ),
+        (0x55, "states_off=C7,C6", vec!["states_off"]),
+        (0x55, "states_off=0xf", vec!["states_off"]),
+        (0x55, "preferred-c1e=off", vec!["preferred-c1e"]),
+        (0x9A, "preferred-c1e=off states_off=C6 max_cstate=3", vec![]),
+    ] {
+        let selected = with(model, line);
+        let named = selected.notes.iter().filter_map(Note::ignored_option);
+        let named: Vec<&str> = named.map(|(option, _)| option).collect();
+        assert_eq!(named, options, "{line}");
+    }
+}
+
+#[test]
 fn edits_come_after_what_the_machine_says() {
     let selected = ask_with(0x55, "mwait-idle.table=C6::300", |query| {
         query.msrs.package_control = Some(0);
