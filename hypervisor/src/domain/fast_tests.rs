@@ -187,7 +187,7 @@ fn an_interrupt_that_an_answer_lets_through_is_delivered() {
 
 #[test]
 fn an_event_of_our_own_ends_the_run() {
-    let mut g = Guest::two_up();
+    let g = Guest::two_up();
     g.cpu(0).fast = true;
     let ran = std::sync::Arc::new(core::sync::atomic::AtomicU32::new(0));
     for _ in 0..3 {

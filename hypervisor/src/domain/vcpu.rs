@@ -24,7 +24,6 @@ use lull_core::units::{CpuId, Ticks, VcpuId};
 use lull_core::wake::WakeWord;
 use spin::Mutex;
 
-use super::cpuid::Remembered;
 use super::exit::{self, Next};
 use super::fast::FastPath;
 use super::host::VcpuHost;
@@ -67,8 +66,6 @@ pub(super) struct Owned {
     pub virt: Box<dyn VirtCpu>,
     pub lapic: Lapic,
     pub msrs: Msrs,
-    /// What CPUID has told it.
-    pub cpuid: Remembered,
     pub memory: Arc<GuestMemory>,
     pub run: Run,
     loaded: bool,
@@ -113,7 +110,6 @@ impl Vcpu {
             virt,
             lapic,
             msrs,
-            cpuid: Remembered::new(),
             memory,
             run,
             loaded: false,
@@ -291,7 +287,6 @@ impl Vcpu {
             memory: &owned.memory,
             lapic: &mut owned.lapic,
             msrs: &owned.msrs,
-            cpuid: &owned.cpuid,
             moved: false,
         };
         let exit = owned.virt.enter(word, &mut gate);
