@@ -35,6 +35,8 @@ pub(super) struct FastPath<'a, H> {
     pub memory: &'a Arc<GuestMemory>,
     pub lapic: &'a mut Lapic,
     pub msrs: &'a Msrs,
+    /// Whether exits are answered at all.
+    pub answers: bool,
     /// Whether the guest has moved on by an answer.
     pub moved: bool,
 }
@@ -42,6 +44,10 @@ pub(super) struct FastPath<'a, H> {
 impl<H: VcpuHost> Gate for FastPath<'_, H> {
     fn pass(&mut self, event: GateEvent) {
         (self.on_gate)(event);
+    }
+
+    fn answers(&self) -> bool {
+        self.answers
     }
 
     fn memory(&self) -> Option<Arc<GuestMemory>> {

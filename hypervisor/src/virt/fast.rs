@@ -35,6 +35,11 @@ pub trait Gate {
     /// The guest is about to run, or was left for good. Once each an entry, whatever was answered in between.
     fn pass(&mut self, event: GateEvent);
 
+    /// Whether exits of this entry are answered at all; else each of them leaves the guest.
+    fn answers(&self) -> bool {
+        true
+    }
+
     /// The guest's memory, to read intercepted instructions from. Without, exits are answered only where the processor tells where
     /// the next instruction is.
     fn memory(&self) -> Option<Arc<GuestMemory>> {

@@ -21,6 +21,7 @@ mod hardware {
     global_asm!(include_str!("entry.s"));
 
     // SAFETY: defined in entry.s with this signature.
+    #[expect(improper_ctypes, reason = "`rounds` is passed on, and not looked into")]
     unsafe extern "sysv64" {
         fn svm_run(
             gprs: *mut [u64; 16],

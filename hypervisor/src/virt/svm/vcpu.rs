@@ -257,7 +257,7 @@ impl SvmVcpu {
         self.booked = false;
         let mut rounds = Rounds {
             settled: false,
-            plain: self.step.is_none() && self.iret_at.is_none(),
+            plain: self.step.is_none() && self.iret_at.is_none() && gate.answers(),
             tells_next: shared.features.saves_next_rip(),
             answered: None,
             cpuids: 0,
@@ -418,7 +418,7 @@ pub(super) struct Rounds<'a> {
     word: &'a WakeWord,
     /// The last entry was not the first, and had no event to deliver: the control area is as it has to be.
     settled: bool,
-    /// Nobody steps through the guest.
+    /// Nobody steps through the guest, and exits are answered at all.
     plain: bool,
     /// The processor tells where the next instruction is.
     tells_next: bool,

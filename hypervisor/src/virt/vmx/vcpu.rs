@@ -395,13 +395,19 @@ impl VmxVcpu {
         }
         host.check_flushed(self.ept.generation());
         gate.pass(GateEvent::Entering);
+        let answers = gate.answers();
         let answered = loop {
             self.booked = false;
             if !self.run() {
                 break Err(());
             }
             self.launched = true;
-            match self.answer(gate) {
+            let answer = if answers {
+                self.answer(gate)
+            } else {
+                Answer::Leave
+            };
+            match answer {
                 Answer::Leave => break Ok(None),
                 Answer::Undefined => self.events.push(Injection::UD),
                 Answer::Enter if !self.events.is_pending() => {}
