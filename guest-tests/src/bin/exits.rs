@@ -5,8 +5,9 @@
 //!
 //! Options: `count=1000`.
 //!
-//! Figures: `cpuid`, `hypercall` (an unknown one; on a host that has none, with the #UD and the guest's handler of it),
-//! `port_write`, `lapic_read`, `tpr_write`, `eoi`, `deadline_write`, `self_ipi` (sent, taken, ended), `timer_overshoot` (from the
+//! Figures: `cpuid`, `hypercall` (an unknown one; on a host that has none, with the #UD and the guest's handler of it), `undefined`
+//! (UD2, so #UD and that handler without any exit), `port_write`, `lapic_read`, `tpr_write`, `eoi` (where the APIC is driven by MSRs,
+//! the bare instruction), `deadline_write`, `self_ipi` (sent, taken, ended), `timer_overshoot` (from the
 //! deadline to the handler, out of HLT), and with two vCPUs `ipi_halted` (sent, the other wakes, answers, we wake) and `ipi_busy`
 //! (sent, the other is interrupted in a loop, and its handler answers).
 #![no_std]
@@ -121,6 +122,19 @@ fn vmcall() {
     };
 }
 
+/// #UD without a hypervisor.
+fn undefined() {
+    // SAFETY: does nothing but fault.
+    let _ = unsafe {
+        attempt!("mov r12, rbx", "ud2", "mov rbx, r12"; inout("rax") NO_CALL => _, out("r12") _)
+    };
+}
+
+/// The MSR of a register of the APIC.
+const fn x2apic(register: Register) -> u32 {
+    0x800 + (register as u32 >> 4)
+}
+
 fn is_amd() -> bool {
     cpu::cpuid(0, 0).ebx == u32::from_le_bytes(*b"Auth")
 }
@@ -135,14 +149,27 @@ fn alone(count: u64) {
         }),
     );
     ticks("port_write", mean(count, || cpu::outb(DELAY_PORT, 0)));
-    ticks(
-        "lapic_read",
-        mean(count, || {
-            let _ = lapic::read(Register::Svr);
-        }),
-    );
-    ticks("tpr_write", mean(count, || lapic::write(Register::Tpr, 0)));
-    ticks("eoi", mean(count, lapic::eoi));
+    if lapic::is_x2apic() {
+        ticks(
+            "lapic_read",
+            mean(count, || {
+                let _ = cpu::rdmsr(x2apic(Register::Svr));
+            }),
+        );
+        // SAFETY: neither moves memory, nor lets an interrupt through: they are off.
+        let write = |register| unsafe { cpu::wrmsr(x2apic(register), 0) };
+        ticks("tpr_write", mean(count, || write(Register::Tpr)));
+        ticks("eoi", mean(count, || write(Register::Eoi)));
+    } else {
+        ticks(
+            "lapic_read",
+            mean(count, || {
+                let _ = lapic::read(Register::Svr);
+            }),
+        );
+        ticks("tpr_write", mean(count, || lapic::write(Register::Tpr, 0)));
+        ticks("eoi", mean(count, lapic::eoi));
+    }
     let far = cpu::now().after(tsc::rate().millis(1_000_000));
     ticks("deadline_write", mean(count, || timer::arm(far)));
     timer::cancel();
@@ -215,6 +242,11 @@ fn main(machine: &Machine<'_>) {
     figure!(
         "hypercall",
         mean(count, call).saturating_sub(empty),
+        "ticks"
+    );
+    figure!(
+        "undefined",
+        mean(count, undefined).saturating_sub(empty),
         "ticks"
     );
     overshoot(count.min(50));

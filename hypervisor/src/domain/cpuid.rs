@@ -7,9 +7,6 @@
 //! Everything is by lists of what passes, so that a feature of tomorrow's CPUs is hidden until someone thought
 //! about it. Leaves: AMD APM vol. 3 appendix E, SDM 2A CPUID.
 
-use alloc::boxed::Box;
-use alloc::vec;
-
 use lull_core::units::TickRate;
 
 /// EAX, EBX, ECX, EDX.
@@ -131,63 +128,6 @@ pub fn cpuid(raw: &impl RawCpuid, who: &Asker, leaf: u32, subleaf: u32) -> Regs 
         _ if leaf <= basic => basic_leaf(raw, who, leaf, subleaf),
         _ if leaf >= 0x8000_0000 && leaf <= extended => extended_leaf(raw, who, leaf, extended),
         _ => [0; 4],
-    }
-}
-
-/// Leaves in each of the three ranges that are remembered.
-const RANGE: usize = 32;
-/// Ranges: basic, hypervisor's, extended.
-const RANGES: usize = 3;
-
-/// Answers of one vCPU by leaf, so that they need not be made anew: those for subleaf 0 that follow from nothing that a guest
-/// changes without being seen.
-#[derive(Clone, Debug, Default)]
-pub struct Remembered {
-    slots: Box<[Option<Regs>]>,
-}
-
-impl Remembered {
-    /// Nothing.
-    pub fn new() -> Self {
-        Self {
-            slots: vec![None; RANGE * RANGES].into_boxed_slice(),
-        }
-    }
-
-    /// Which leaf depends on what a guest may change: the bits of CR4 and XCR0, and, where a subleaf counts, ECX.
-    #[inline]
-    fn slot(leaf: u32, subleaf: u32) -> Option<usize> {
-        const BY_SUBLEAF: u32 = 1 << 4 | 1 << 7 | 1 << 0xb;
-        const BY_XCR0: u32 = 1 << 0xd;
-        let (range, number) = (leaf >> 30, leaf & 0x3fff_ffff);
-        let counts = range == 0 && (BY_SUBLEAF | BY_XCR0) >> (number & 31) & 1 != 0;
-        if number >= RANGE as u32 || counts && (subleaf != 0 || number == 0xd) {
-            return None;
-        }
-        Some(range as usize * RANGE + number as usize)
-    }
-
-    /// The answer, if it is known.
-    #[inline]
-    pub fn get(&self, leaf: u32, subleaf: u32, cr4: u64) -> Option<Regs> {
-        let mut regs = (*self.slots.get(Self::slot(leaf, subleaf)?)?)?;
-        if leaf == 1 {
-            let enabled = cr4 & CR4_OSXSAVE != 0 && regs[2] & ECX1_XSAVE != 0;
-            regs[2] = regs[2] & !ECX1_OSXSAVE | if enabled { ECX1_OSXSAVE } else { 0 };
-        }
-        Some(regs)
-    }
-
-    /// Remembers an answer.
-    pub fn put(&mut self, leaf: u32, subleaf: u32, regs: Regs) {
-        if let Some(slot) = Self::slot(leaf, subleaf).and_then(|slot| self.slots.get_mut(slot)) {
-            *slot = Some(regs);
-        }
-    }
-
-    /// Something that answers are made of has changed.
-    pub fn forget(&mut self) {
-        self.slots.fill(None);
     }
 }
 

@@ -157,7 +157,7 @@ fn answer_cpuid(owned: &mut Owned, vcpu: &Vcpu, domain: &Domain, host: &impl Vcp
     };
     let (leaf, subleaf) = (low(virt.gpr(Gpr::Rax)), low(virt.gpr(Gpr::Rcx)));
     let regs = cpuid::cpuid(&cpuid::Native, &who, leaf, subleaf);
-    owned.cpuid.put(leaf, subleaf, regs);
+    virt.remember_cpuid(leaf, subleaf, regs);
     for (gpr, value) in [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx]
         .into_iter()
         .zip(regs)
@@ -202,7 +202,7 @@ fn write_msr(owned: &mut Owned, vcpu: &Vcpu, domain: &Domain, host: &impl VcpuHo
         Ok(written) => {
             if msr == APIC_BASE {
                 // Leaf 1 tells whether it is enabled.
-                owned.cpuid.forget();
+                owned.virt.forget_cpuid();
             }
             owned.virt.advance(next);
             if let Written::Ipi(icr) = written {

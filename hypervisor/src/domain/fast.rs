@@ -3,27 +3,28 @@
 //! Every answer here is the one that [`exit`](super::exit) gives, only sooner; whatever is not plain is left to it. An answer takes
 //! no lock of a scheduler unless it wakes a vCPU, and must not fault: see [`Gate`].
 
-use crate::virt::{Answer, FastCpu, FastExit, Gate, GateEvent, GuestMemory, Place};
+use alloc::sync::Arc;
+
+use crate::virt::{Answer, Gate, GateEvent, GuestMemory};
 
 use super::Domain;
-use super::cpuid::Remembered;
 use super::exit::send;
 use super::host::VcpuHost;
-use super::length;
 use super::msr::Msrs;
 use super::stats::ExitKind;
 use super::vcpu::Vcpu;
 use super::vlapic::{Delivery, Destination, Icr, Lapic, Mode, Now};
-use super::walk;
 
 const RAX: usize = 0;
 const RCX: usize = 1;
 const RDX: usize = 2;
-const RBX: usize = 3;
 
 const TSC_DEADLINE: u32 = 0x6e0;
 const X2APIC: u32 = 0x800;
 const X2APIC_LAST: u32 = 0x8ff;
+const TPR: u32 = X2APIC + 0x08;
+const EOI: u32 = X2APIC + 0x0b;
+const ICR: u32 = X2APIC + 0x30;
 
 /// Stands at the gate for one entry of a vCPU.
 pub(super) struct FastPath<'a, H> {
@@ -31,10 +32,11 @@ pub(super) struct FastPath<'a, H> {
     pub vcpu: &'a Vcpu,
     pub domain: &'a Domain,
     pub host: &'a H,
-    pub memory: &'a GuestMemory,
+    pub memory: &'a Arc<GuestMemory>,
     pub lapic: &'a mut Lapic,
     pub msrs: &'a Msrs,
-    pub cpuid: &'a Remembered,
+    /// Whether exits are answered at all.
+    pub answers: bool,
     /// Whether the guest has moved on by an answer.
     pub moved: bool,
 }
@@ -44,91 +46,87 @@ impl<H: VcpuHost> Gate for FastPath<'_, H> {
         (self.on_gate)(event);
     }
 
-    fn answer(&mut self, exit: FastExit, cpu: &mut FastCpu<'_>) -> Answer {
-        let (answer, kind) = match exit {
-            FastExit::Cpuid => (self.cpuid(cpu), ExitKind::Cpuid),
-            FastExit::Wrmsr => (self.write_msr(cpu), ExitKind::Msr),
-            FastExit::Rdmsr => (self.read_msr(cpu), ExitKind::Msr),
-            FastExit::Hypercall => (Some(Answer::Undefined), ExitKind::Other),
+    fn answers(&self) -> bool {
+        self.answers
+    }
+
+    fn memory(&self) -> Option<Arc<GuestMemory>> {
+        Some(self.memory.clone())
+    }
+
+    fn told_cpuid(&mut self, times: u64) {
+        self.vcpu.exits().add(ExitKind::Cpuid, times);
+        self.moved = true;
+    }
+
+    fn read_msr(&mut self, gprs: &mut [u64; 16], cr8: u8) -> Answer {
+        self.lapic.set_cr8(cr8);
+        let value = match low(gprs[RCX]) {
+            TSC_DEADLINE => Some(self.lapic.tsc_deadline()),
+            msr @ X2APIC..=X2APIC_LAST => self.lapic.peek_msr(msr - X2APIC),
+            _ => None,
         };
-        let Some(answer) = answer else {
+        let Some(value) = value else {
             return Answer::Leave;
         };
-        self.vcpu.exits().count(kind);
-        self.moved = true;
-        answer
+        gprs[RAX] = value & 0xffff_ffff;
+        gprs[RDX] = value >> 32;
+        self.answered(ExitKind::Msr, Answer::Enter)
+    }
+
+    fn write_msr(&mut self, gprs: &[u64; 16], cr8: &mut u8) -> Answer {
+        let msr = low(gprs[RCX]);
+        let value = gprs[RDX] << 32 | u64::from(low(gprs[RAX]));
+        let plain = self.lapic.mode() == Mode::X2Apic
+            && match msr {
+                EOI => value == 0,
+                TPR => value <= 0xff,
+                ICR => self.is_plain(value),
+                TSC_DEADLINE => true,
+                _ => false,
+            };
+        if !plain {
+            return Answer::Leave;
+        }
+        self.lapic.set_cr8(*cr8);
+        let answer = match msr {
+            EOI => {
+                self.lapic.end_of_interrupt();
+                self.look_if_requested()
+            }
+            TPR => {
+                self.lapic.set_tpr(value as u8);
+                *cr8 = self.lapic.cr8();
+                self.look_if_requested()
+            }
+            ICR => {
+                self.lapic.note_command(value);
+                let icr = Icr::decode(value, Mode::X2Apic);
+                send(icr, self.vcpu, self.domain, self.host);
+                Answer::Enter
+            }
+            _ => self.set_deadline(value),
+        };
+        self.answered(ExitKind::Msr, answer)
+    }
+
+    fn hypercall(&mut self) -> Answer {
+        self.answered(ExitKind::Other, Answer::Undefined)
     }
 }
 
 impl<H: VcpuHost> FastPath<'_, H> {
-    #[inline]
-    fn cpuid(&mut self, cpu: &mut FastCpu<'_>) -> Option<Answer> {
-        let [eax, ebx, ecx, edx] =
-            self.cpuid
-                .get(low(cpu.gprs[RAX]), low(cpu.gprs[RCX]), cpu.cr4)?;
-        cpu.next = self.next(cpu.place, 0xa2)?;
-        cpu.gprs[RAX] = eax.into();
-        cpu.gprs[RBX] = ebx.into();
-        cpu.gprs[RCX] = ecx.into();
-        cpu.gprs[RDX] = edx.into();
-        Some(Answer::Enter)
-    }
-
-    #[inline]
-    fn read_msr(&mut self, cpu: &mut FastCpu<'_>) -> Option<Answer> {
-        let msr = low(cpu.gprs[RCX]);
-        self.lapic.set_cr8(cpu.cr8);
-        let value = match msr {
-            TSC_DEADLINE => self.lapic.tsc_deadline(),
-            X2APIC..=X2APIC_LAST => self.lapic.peek_msr(msr - X2APIC)?,
-            _ => return None,
-        };
-        cpu.next = self.next(cpu.place, 0x32)?;
-        cpu.gprs[RAX] = value & 0xffff_ffff;
-        cpu.gprs[RDX] = value >> 32;
-        Some(Answer::Enter)
-    }
-
-    #[inline]
-    fn write_msr(&mut self, cpu: &mut FastCpu<'_>) -> Option<Answer> {
-        const EOI: u32 = X2APIC + 0x0b;
-        const TPR: u32 = X2APIC + 0x08;
-        const ICR: u32 = X2APIC + 0x30;
-        let msr = low(cpu.gprs[RCX]);
-        let value = u64::from(low(cpu.gprs[RDX])) << 32 | u64::from(low(cpu.gprs[RAX]));
-        if self.lapic.mode() != Mode::X2Apic {
-            return None;
-        }
-        match msr {
-            EOI if value == 0 => {
-                cpu.next = self.next(cpu.place, 0x30)?;
-                self.lapic.end_of_interrupt();
-            }
-            TPR if value <= 0xff => {
-                cpu.next = self.next(cpu.place, 0x30)?;
-                self.lapic.set_tpr(value as u8);
-                cpu.cr8 = self.lapic.cr8();
-            }
-            ICR => {
-                let icr = Icr::decode(value, Mode::X2Apic);
-                self.is_plain(value, &icr).then_some(())?;
-                cpu.next = self.next(cpu.place, 0x30)?;
-                self.lapic.note_command(value);
-                send(icr, self.vcpu, self.domain, self.host);
-                return Some(Answer::Enter);
-            }
-            TSC_DEADLINE => {
-                cpu.next = self.next(cpu.place, 0x30)?;
-                return Some(self.set_deadline(value));
-            }
-            _ => return None,
-        }
-        Some(self.look_if_requested())
+    #[inline(always)]
+    fn answered(&mut self, kind: ExitKind, answer: Answer) -> Answer {
+        self.vcpu.exits().count(kind);
+        self.moved = true;
+        answer
     }
 
     /// A vector for one other vCPU, which is up.
     #[inline]
-    fn is_plain(&self, value: u64, icr: &Icr) -> bool {
+    fn is_plain(&self, value: u64) -> bool {
+        let icr = Icr::decode(value, Mode::X2Apic);
         let Destination::Physical(to) = icr.to else {
             return false;
         };
@@ -171,23 +169,6 @@ impl<H: VcpuHost> FastPath<'_, H> {
         } else {
             Answer::Look
         }
-    }
-
-    /// Where the instruction `0F opcode` ends. `None`: it could not be found here.
-    #[inline(always)]
-    fn next(&self, place: Place, opcode: u8) -> Option<u64> {
-        let (rip, cr3) = match place {
-            Place::Next(next) => return Some(next),
-            Place::At { rip, cr3 } => (rip, cr3),
-        };
-        let gpa = walk::fetched_from(self.memory, cr3, rip)?;
-        let bytes = self.memory.code(gpa)?;
-        if bytes as u16 == u16::from_le_bytes([0x0f, opcode]) {
-            return Some(rip.wrapping_add(2));
-        }
-        let bytes = bytes.to_le_bytes();
-        let length = length::of_two_byte(&bytes, opcode)?;
-        Some(rip.wrapping_add(length))
     }
 }
 

@@ -187,7 +187,7 @@ fn an_interrupt_that_an_answer_lets_through_is_delivered() {
 
 #[test]
 fn an_event_of_our_own_ends_the_run() {
-    let mut g = Guest::two_up();
+    let g = Guest::two_up();
     g.cpu(0).fast = true;
     let ran = std::sync::Arc::new(core::sync::atomic::AtomicU32::new(0));
     for _ in 0..3 {
@@ -262,4 +262,36 @@ fn lengths_are_found_through_the_guests_tables_or_not_at_all() {
     g.cpus[0].exits(Exit::Cpuid);
     assert_eq!(g.enter(0), Events);
     assert_eq!(g.cpu(0).cpu.rip, 0x7010);
+}
+
+#[test]
+fn what_waits_without_a_window_is_offered_at_the_next_exit_whatever_it_is() {
+    let mut g = Guest::two_up();
+    g.cpu(0).fast = true;
+    // In a shadow, an NMI cannot go in, and the machine has no window for it.
+    g.cpu(0).shadow = true;
+    g.vcpu(0).lapic().request(Requests::NMI);
+    let read = |g: &Guest| {
+        g.cpus[0].does(|s| {
+            registers(s, 0, 0x80f, 0);
+            Exit::Rdmsr
+        });
+    };
+    read(&g);
+    read(&g);
+    g.gates.clear();
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.taken(0), [Injection::Nmi]);
+    // The first left the guest; the second, with nothing more to offer, did not.
+    let entered = |gate: &&GateEvent| **gate == GateEvent::Entering;
+    assert_eq!(g.gates.iter().filter(entered).count(), 2);
+    // Nor is an answer given while an interrupt is held back by the task priority: its window may have gone with a delivery.
+    g.wrmsr(0, 0x808, 0x60);
+    assert_eq!(g.enter(0), Events);
+    g.vcpu(0).lapic().irr().insert(0x55);
+    read(&g);
+    read(&g);
+    g.gates.clear();
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.gates.iter().filter(entered).count(), 3);
 }

@@ -8,8 +8,7 @@ use lull_core::units::CpuId;
 use lull_core::wake::WakeWord;
 
 use crate::virt::{
-    Answer, Exit, FastCpu, FastExit, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, Place,
-    StartState, VirtCpu,
+    Answer, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, StartState, VirtCpu, fast,
 };
 
 /// Runs at an entry and says why the guest leaves.
@@ -46,6 +45,8 @@ pub struct MockState {
     pub entries: usize,
     /// Exits are offered to the gate.
     pub fast: bool,
+    /// What CPUID has told.
+    pub cpuid: fast::Remembered,
     /// Loaded on a pCPU.
     pub loaded: bool,
     /// What the guest does, one step an entry. When it ends, physical interrupts keep arriving.
@@ -55,31 +56,45 @@ pub struct MockState {
 impl MockState {
     /// Lets the gate answer an exit, if this vCPU does that.
     fn offer(&mut self, exit: &Exit, gate: &mut dyn Gate) -> Answer {
-        let exit = match exit {
-            Exit::Cpuid => FastExit::Cpuid,
-            Exit::Rdmsr => FastExit::Rdmsr,
-            Exit::Wrmsr => FastExit::Wrmsr,
-            Exit::Hypercall => FastExit::Hypercall,
-            _ => return Answer::Leave,
-        };
-        if !self.fast {
+        if !self.fast || !gate.answers() {
             return Answer::Leave;
         }
         let (rip, cr3) = (self.cpu.rip, self.cpu.cr3);
-        let mut cpu = FastCpu {
-            gprs: &mut self.gpr,
-            place: self.next_rip.map_or(Place::At { rip, cr3 }, Place::Next),
-            cr4: self.cpu.cr4,
-            cr8: self.cr8,
-            next: 0,
+        let memory = gate.memory();
+        let next = |opcode| {
+            let memory = memory.as_ref()?;
+            self.next_rip
+                .or_else(|| fast::next(memory, cr3, rip, opcode))
         };
-        let answer = gate.answer(exit, &mut cpu);
-        let (next, cr8) = (cpu.next, cpu.cr8);
+        let (next, answer) = match exit {
+            Exit::Cpuid => {
+                let [rax, rcx] = [Gpr::Rax, Gpr::Rcx].map(|r| self.gpr[r.index()] as u32);
+                let told = self.cpuid.get(rax, rcx, self.cpu.cr4);
+                let (Some(regs), Some(next)) = (told, next(fast::opcode::CPUID)) else {
+                    return Answer::Leave;
+                };
+                let order = [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx];
+                for (register, value) in order.into_iter().zip(regs) {
+                    self.gpr[register.index()] = value.into();
+                }
+                gate.told_cpuid(1);
+                (next, Answer::Enter)
+            }
+            Exit::Rdmsr => match next(fast::opcode::RDMSR) {
+                Some(next) => (next, gate.read_msr(&mut self.gpr, self.cr8)),
+                None => return Answer::Leave,
+            },
+            Exit::Wrmsr => match next(fast::opcode::WRMSR) {
+                Some(next) => (next, gate.write_msr(&self.gpr, &mut self.cr8)),
+                None => return Answer::Leave,
+            },
+            Exit::Hypercall => (rip, gate.hypercall()),
+            _ => return Answer::Leave,
+        };
         if matches!(answer, Answer::Enter | Answer::Look) {
             self.cpu.rip = next;
-            self.cr8 = cr8;
-            self.shadow = false;
         }
+        self.shadow &= !matches!(answer, Answer::Enter | Answer::Look);
         answer
     }
 }
@@ -187,6 +202,12 @@ impl VirtCpu for MockCpu {
         let mut s = self.state();
         *s.msrs.get_mut(&msr).ok_or(Gp)? = value;
         Ok(())
+    }
+    fn remember_cpuid(&mut self, leaf: u32, subleaf: u32, regs: [u32; 4]) {
+        self.state().cpuid.put(leaf, subleaf, regs);
+    }
+    fn forget_cpuid(&mut self) {
+        self.state().cpuid.forget();
     }
     fn set_xcr0(&mut self, value: u64) -> Result<(), Gp> {
         if value & 1 == 0 {

@@ -43,14 +43,6 @@ pub fn length(bytes: &[u8], code_bits: u32, expected: &[Mnemonic]) -> Option<u64
     (length <= LONGEST).then_some(length as u64)
 }
 
-/// Length of the instruction `0F opcode` that `bytes` begin with, in 64-bit code.
-pub fn of_two_byte(bytes: &[u8], opcode: u8) -> Option<u64> {
-    let prefixes = bytes.iter().position(|&byte| !is_prefix(byte, 64))?;
-    let found = bytes.get(prefixes..)?.starts_with(&[0x0f, opcode]);
-    let length = prefixes + 2;
-    (found && length <= LONGEST).then_some(length as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,12 +74,8 @@ mod tests {
         let mut long = [0x66; 16];
         (long[13], long[14]) = (0x0f, 0xa2);
         assert_eq!(length(&long, 64, &ALL), Some(15));
-        assert_eq!(of_two_byte(&long, 0xa2), Some(15));
-        assert_eq!(of_two_byte(&long, 0x32), None);
         (long[13], long[14], long[15]) = (0x66, 0x0f, 0xa2);
         assert_eq!(length(&long, 64, &ALL), None, "16 bytes are too many");
-        assert_eq!(of_two_byte(&long, 0xa2), None, "16 bytes are too many");
-        assert_eq!(of_two_byte(&long[..15], 0xa2), None, "cut off");
     }
 
     proptest! {

@@ -78,9 +78,16 @@ pub struct ExitCounts([AtomicU64; ExitKind::ALL.len()]);
 
 impl ExitCounts {
     /// Counts one; only the pCPU that runs the vCPU does.
+    #[inline]
     pub fn count(&self, kind: ExitKind) {
+        self.add(kind, 1);
+    }
+
+    /// Counts several.
+    #[inline]
+    pub fn add(&self, kind: ExitKind, times: u64) {
         if let Some(counter) = self.0.get(kind as usize) {
-            counter.fetch_add(1, Ordering::Relaxed);
+            counter.fetch_add(times, Ordering::Relaxed);
         }
     }
 

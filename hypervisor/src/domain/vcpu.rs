@@ -24,7 +24,6 @@ use lull_core::units::{CpuId, Ticks, VcpuId};
 use lull_core::wake::WakeWord;
 use spin::Mutex;
 
-use super::cpuid::Remembered;
 use super::exit::{self, Next};
 use super::fast::FastPath;
 use super::host::VcpuHost;
@@ -67,8 +66,6 @@ pub(super) struct Owned {
     pub virt: Box<dyn VirtCpu>,
     pub lapic: Lapic,
     pub msrs: Msrs,
-    /// What CPUID has told it.
-    pub cpuid: Remembered,
     pub memory: Arc<GuestMemory>,
     pub run: Run,
     loaded: bool,
@@ -113,7 +110,6 @@ impl Vcpu {
             virt,
             lapic,
             msrs,
-            cpuid: Remembered::new(),
             memory,
             run,
             loaded: false,
@@ -256,8 +252,8 @@ impl Vcpu {
             // The physical timer is armed by the dispatch loop, before it calls us: it has to see the new deadline.
             return Next::Events;
         }
-        owned.offer_interrupts();
-        let exit = self.pass(owned, domain, host, word, on_gate);
+        let answers = owned.offer_interrupts();
+        let exit = self.pass(owned, answers, domain, host, word, on_gate);
         let kind = ExitKind::of(&exit);
         if exit != Exit::Answered {
             self.exits.count(kind);
@@ -274,10 +270,11 @@ impl Vcpu {
         next
     }
 
-    /// Enters the guest, with somebody at the gate who answers what can be answered there.
+    /// Enters the guest, with somebody at the gate who `answers` what can be answered there.
     fn pass(
         &self,
         owned: &mut Owned,
+        answers: bool,
         domain: &Domain,
         host: &impl VcpuHost,
         word: &WakeWord,
@@ -291,7 +288,7 @@ impl Vcpu {
             memory: &owned.memory,
             lapic: &mut owned.lapic,
             msrs: &owned.msrs,
-            cpuid: &owned.cpuid,
+            answers,
             moved: false,
         };
         let exit = owned.virt.enter(word, &mut gate);
@@ -404,11 +401,12 @@ impl Owned {
         }
     }
 
-    /// Hands over what is most urgent, or asks to be told when the guest can take it.
-    fn offer_interrupts(&mut self) {
+    /// Hands over what is most urgent, or asks to be told when the guest can take it. `false`: something waits, and not every machine
+    /// keeps a window for it over the delivery of something else: it must be offered again at the next exit, whatever that is.
+    fn offer_interrupts(&mut self) -> bool {
         if !self.nmi && self.lapic.nothing_requested() {
             self.virt.want_window(false);
-            return;
+            return true;
         }
         if self.nmi || self.lapic.deliverable().is_some() {
             self.leave_hlt();
@@ -436,6 +434,7 @@ impl Owned {
         } else {
             self.virt.want_window(false);
         }
+        !self.nmi && self.lapic.nothing_requested()
     }
 }
 

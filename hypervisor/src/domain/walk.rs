@@ -102,31 +102,6 @@ pub fn translate(
     }
 }
 
-/// Where the processor has just fetched an instruction from, in 64-bit code under four levels of paging. Whether it may is not asked:
-/// it has. `None`: the tables have changed since, or lie outside of the memory.
-#[inline(always)]
-pub fn fetched_from(memory: &GuestMemory, cr3: u64, linear: u64) -> Option<u64> {
-    let step = |table: u64, shift: u32| {
-        memory
-            .word((table & ADDRESS) + (linear >> (shift - 3) & 0xff8))
-            .filter(|entry| entry & PRESENT != 0)
-    };
-    let page = |entry: u64, shift: u32| {
-        let offset = (1u64 << shift) - 1;
-        (entry & ADDRESS & !offset) | (linear & offset)
-    };
-    let top = step(cr3, 39)?;
-    let third = step(top, 30)?;
-    if third & LARGE != 0 {
-        return Some(page(third, 30));
-    }
-    let second = step(third, 21)?;
-    if second & LARGE != 0 {
-        return Some(page(second, 21));
-    }
-    Some(page(step(second, 12)?, 12))
-}
-
 /// Copies out of guest memory at a linear address.
 ///
 /// # Errors

@@ -14,7 +14,7 @@
 
 mod detect;
 mod events;
-mod fast;
+pub mod fast;
 pub mod fpu;
 mod memory;
 mod page;
@@ -33,7 +33,7 @@ use lull_core::units::{CpuId, Ticks};
 use lull_core::wake::WakeWord;
 
 pub use detect::detect;
-pub use fast::{Answer, FastCpu, FastExit, Gate, Place};
+pub use fast::{Answer, Gate};
 pub use memory::{GuestMemory, OutOfRange};
 #[cfg(target_os = "none")]
 pub use selftest::selftest;
@@ -116,6 +116,12 @@ pub trait VirtCpu: Send {
     /// Writes an MSR of the same list. `Err` means that the guest gets #GP(0): not on the list, or a value that the processor
     /// would refuse.
     fn set_msr(&mut self, msr: u32, value: u64) -> Result<(), Gp>;
+    /// From now on CPUID may be answered so, for this leaf (and subleaf, where that counts), without an exit to the caller.
+    fn remember_cpuid(&mut self, leaf: u32, subleaf: u32, regs: [u32; 4]) {
+        let _ = (leaf, subleaf, regs);
+    }
+    /// Something that answers to CPUID are made of has changed, and it was neither CR4 nor XCR0.
+    fn forget_cpuid(&mut self) {}
     /// Sets XCR0 after the checks of XSETBV. `Err` means #GP(0).
     fn set_xcr0(&mut self, value: u64) -> Result<(), Gp>;
     /// XCR0.

@@ -18,9 +18,10 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// The figures, in the order in which they are printed; and what is known of others on QEMU's SVM, counted the same way.
-const FIGURES: [(&str, &str); 11] = [
+const FIGURES: [(&str, &str); 12] = [
     ("cpuid", "KVM 3133-3392, Xen 5373-5499"),
     ("hypercall", "KVM 3133-3392, Xen 5373-5499"),
+    ("undefined", "of that, the guest's own #UD"),
     ("port_write", ""),
     ("lapic_read", ""),
     ("tpr_write", ""),

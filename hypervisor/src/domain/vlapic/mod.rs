@@ -241,15 +241,26 @@ impl Lapic {
     }
 
     /// [`read_msr`](Self::read_msr) where it changes nothing. `None`: there is no such register, or its value takes the time.
-    #[inline]
+    #[inline(always)]
     pub fn peek_msr(&self, number: u32) -> Option<u64> {
-        let reg = Reg::from_number(number).filter(|r| r.x2apic_readable())?;
-        match reg {
-            _ if self.mode() != Mode::X2Apic => None,
-            Reg::CurrentCount => None,
-            Reg::Icr => Some(self.icr),
-            reg => Some(self.peek(reg)?.into()),
+        const X2: u64 = BASE_ENABLE | BASE_X2;
+        if self.base & X2 != X2 {
+            return None;
         }
+        // Those that are read most, without a look at what kind of register they are.
+        match number {
+            0x02 => Some(self.shared.id().into()),
+            0x08 => Some(self.tpr.into()),
+            0x0f => Some(self.svr.into()),
+            0x30 => Some(self.icr),
+            number => self.peek_any(number),
+        }
+    }
+
+    #[inline(never)]
+    fn peek_any(&self, number: u32) -> Option<u64> {
+        let reg = Reg::from_number(number).filter(|r| r.x2apic_readable())?;
+        self.peek(reg).map(u64::from)
     }
 
     /// The guest's end of an interrupt.

@@ -15,13 +15,25 @@ mod hardware {
 
     use core::arch::{asm, global_asm};
 
+    use super::super::vcpu::Rounds;
     use super::super::vmcb::Vmcb;
 
     global_asm!(include_str!("entry.s"));
 
     // SAFETY: defined in entry.s with this signature.
+    #[expect(improper_ctypes, reason = "`rounds` is passed on, and not looked into")]
     unsafe extern "sysv64" {
-        fn svm_run(gprs: *mut [u64; 16], vmcb: u64, host: u64);
+        fn svm_run(
+            gprs: *mut [u64; 16],
+            vmcb: u64,
+            host: u64,
+            exited: extern "sysv64" fn(&mut Rounds<'_>) -> bool,
+            rounds: *mut Rounds<'_>,
+        );
+    }
+
+    extern "sysv64" fn exited(rounds: &mut Rounds<'_>) -> bool {
+        rounds.exited()
     }
 
     /// Holds off everything, and lets a pending interrupt end the guest that comes next. Interrupts must be off.
@@ -44,16 +56,18 @@ mod hardware {
         unsafe { asm!("stgi", "nop", "cli") };
     }
 
-    /// Runs the guest until its next exit, between `close` and `open`.
+    /// Runs the guest until its first exit that is not answered, between `close` and `open`.
     ///
     /// # Safety
-    /// The gate is closed; `vmcb` describes a guest whose permission maps and nested page tables live and let it reach only its
+    /// The gate is closed; the VMCB describes a guest whose permission maps and nested page tables live and let it reach only its
     /// own memory; `host` is the physical address of a page that VMSAVE on this CPU filled.
-    pub unsafe fn run(gprs: &mut [u64; 16], vmcb: &mut Vmcb, host: u64) {
-        let address = core::ptr::from_mut(vmcb).expose_provenance() as u64;
-        // SAFETY: by this function's contract; svm_run keeps the calling convention, and writes only `gprs` and the VMCB, both
-        // borrowed for the call.
-        unsafe { svm_run(gprs, address, host) };
+    pub unsafe fn run(rounds: &mut Rounds<'_>, host: u64) {
+        let (gprs, vmcb) = rounds.registers();
+        let gprs = core::ptr::from_mut(gprs);
+        let vmcb = core::ptr::from_mut(vmcb).expose_provenance() as u64;
+        // SAFETY: by this function's contract; svm_run keeps the calling convention; it writes only the registers and the VMCB,
+        // which `rounds` borrows, and not while `exited` runs, which has `rounds` to itself.
+        unsafe { svm_run(gprs, vmcb, host, exited, rounds) };
     }
 
     /// Records FS, GS, TR, LDTR, the KERNEL_GS base and the system-call registers of this CPU in a page.

@@ -1,9 +1,10 @@
 # The way into a guest and back (AMD APM vol. 2, 15.5 and 15.6).
 #
-# svm_run(gprs: *mut [u64; 16], vmcb: u64, host: u64)
+# svm_run(gprs: *mut [u64; 16], vmcb: u64, host: u64, exited: fn(rounds) -> bool, rounds)
 #   rdi  guest general registers in encoding order; rax and rsp (slots 0 and 4) live in the VMCB
 #   rsi  physical address of the guest's VMCB
 #   rdx  physical address of the page that holds the host's VMLOAD state
+#   rcx  called after each exit, with r8: not 0 to enter again
 #
 # Called with GIF=0 and IF=1, and returns so: no interrupt or NMI can come in between, where GS, TR and the
 # system-call registers are the guest's. No guest value stays in a register, no host value goes in: all fifteen
@@ -19,13 +20,16 @@ svm_run:
     push    r13
     push    r14
     push    r15
-    push    rdi
+    push    r8
+    push    rcx
     push    rdx
     push    rsi
+    push    rdi
 
-    mov     rax, rsi
+2:  mov     rax, [rsp + 0x08]
     vmload  rax
 
+    mov     rdi, [rsp]
     mov     rcx, [rdi + 0x08]
     mov     rdx, [rdi + 0x10]
     mov     rbx, [rdi + 0x18]
@@ -46,7 +50,7 @@ svm_run:
 
     # rax and rsp are the host's again; below rsp nothing of the guest's.
     push    rdi
-    mov     rdi, [rsp + 0x18]
+    mov     rdi, [rsp + 0x08]
     mov     [rdi + 0x08], rcx
     mov     [rdi + 0x10], rdx
     mov     [rdi + 0x18], rbx
@@ -62,20 +66,30 @@ svm_run:
     mov     [rdi + 0x78], r15
     pop     qword ptr [rdi + 0x38]
 
-    mov     rax, [rsp + 0x08]
+    mov     rax, [rsp + 0x10]
     vmload  rax
 
     # The hypervisor must not speculate on, or by mistake use, what a guest left.
-    xor     eax, eax
     xor     ecx, ecx
     xor     edx, edx
+    xor     ebx, ebx
     xor     esi, esi
-    xor     edi, edi
     xor     r8d, r8d
     xor     r9d, r9d
     xor     r10d, r10d
     xor     r11d, r11d
-    add     rsp, 0x18
+    xor     r12d, r12d
+    xor     r13d, r13d
+    xor     r14d, r14d
+    xor     r15d, r15d
+    # The frame of this function, for backtraces.
+    lea     rbp, [rsp + 0x50]
+    mov     rdi, [rsp + 0x20]
+    call    qword ptr [rsp + 0x18]
+    test    al, al
+    jnz     2b
+
+    add     rsp, 0x28
     pop     r15
     pop     r14
     pop     r13

@@ -2,7 +2,7 @@
 
 use alloc::format;
 
-use crate::virt::{AddressSize, Exit, FastExit, IoExit, SegmentRegister};
+use crate::virt::{AddressSize, Exit, IoExit, SegmentRegister};
 
 use super::event;
 use super::vmcb::Control;
@@ -16,7 +16,8 @@ const NMI: u64 = 0x61;
 const INIT: u64 = 0x63;
 const VINTR: u64 = 0x64;
 const RDPMC: u64 = 0x6f;
-const CPUID: u64 = 0x72;
+/// CPUID.
+pub const CPUID: u64 = 0x72;
 const IRET: u64 = 0x74;
 const INVD: u64 = 0x76;
 const PAUSE: u64 = 0x77;
@@ -24,10 +25,12 @@ const HLT: u64 = 0x78;
 const INVLPGA: u64 = 0x7a;
 /// Port I/O.
 pub const IO: u64 = 0x7b;
-const MSR: u64 = 0x7c;
+/// RDMSR; WRMSR if EXITINFO1 is 1.
+pub const MSR: u64 = 0x7c;
 const SHUTDOWN: u64 = 0x7f;
 const VMRUN: u64 = 0x80;
-const VMMCALL: u64 = 0x81;
+/// VMMCALL.
+pub const VMMCALL: u64 = 0x81;
 const VMLOAD: u64 = 0x82;
 const SKINIT: u64 = 0x86;
 const WBINVD: u64 = 0x89;
@@ -55,18 +58,6 @@ pub enum Decoded {
 /// VMEXIT_INVALID is -1. QEMU writes only its lower 32 bits.
 fn is_invalid(code: u64) -> bool {
     code as u32 == u32::MAX
-}
-
-/// The exit, if it is one that may be answered at the gate.
-#[inline]
-pub fn fast(control: &Control) -> Option<FastExit> {
-    match control.exit_code {
-        CPUID => Some(FastExit::Cpuid),
-        MSR if control.exit_info1 & 1 == 0 => Some(FastExit::Rdmsr),
-        MSR => Some(FastExit::Wrmsr),
-        VMMCALL => Some(FastExit::Hypercall),
-        _ => None,
-    }
 }
 
 /// What the exit means. `default_size` is the guest's default address size: QEMU does not tell that of a string instruction, so there

@@ -12,6 +12,7 @@ use spin::Mutex;
 
 use super::Svm;
 use super::asid::AsidPool;
+use super::vcpu::Rounds;
 use super::vmcb::Vmcb;
 
 /// A pCPU on which AMD-V is on. Exists for no other.
@@ -31,15 +32,15 @@ mod hardware {
     use super::super::features::{SvmFeatures, SvmFlags};
     use super::super::page::{Pages, physical, zeroed};
     use super::super::{entry, registers};
-    use super::{AsidPool, Box, CpuId, HostCpu, Mutex, String, Svm, Vmcb};
+    use super::{AsidPool, Box, CpuId, HostCpu, Mutex, Rounds, String, Svm, Vmcb};
     use crate::virt::fpu;
 
     impl HostCpu {
-        /// One guest run on this CPU; the gate is closed.
-        pub fn run(&self, gprs: &mut [u64; 16], vmcb: &mut Vmcb) {
+        /// The guest runs on this CPU until an exit that is not answered; the gate is closed.
+        pub fn run(&self, rounds: &mut Rounds<'_>) {
             // SAFETY: `self` exists, so AMD-V is on here and `state` was filled by VMSAVE; `SvmVcpu`, the only caller, closed the
             // gate, owns the VMCB, and keeps its maps and tables alive.
-            unsafe { entry::run(gprs, vmcb, physical(&*self.state)) };
+            unsafe { entry::run(rounds, physical(&*self.state)) };
         }
     }
 
@@ -94,12 +95,17 @@ mod hardware {
 #[cfg(not(target_os = "none"))]
 mod hardware {
     use super::super::page::zeroed;
-    use super::{AsidPool, CpuId, HostCpu, Mutex, String, Svm, Vmcb};
+    use super::{AsidPool, CpuId, HostCpu, Mutex, Rounds, String, Svm, Vmcb};
 
     impl HostCpu {
-        /// One guest run that ends at once.
-        pub fn run(&self, _: &mut [u64; 16], vmcb: &mut Vmcb) {
-            vmcb.control.exit_code = self.state.control.exit_code;
+        /// A guest that is left at once, again and again.
+        pub fn run(&self, rounds: &mut Rounds<'_>) {
+            loop {
+                rounds.registers().1.control.exit_code = self.state.control.exit_code;
+                if !rounds.exited() {
+                    return;
+                }
+            }
         }
     }
 

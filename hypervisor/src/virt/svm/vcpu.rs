@@ -14,15 +14,15 @@ use lull_core::wake::{SleepState, WakeWord};
 
 use crate::virt::fpu::FpuState;
 use crate::virt::{
-    AddressSize, Answer, Exit, FastCpu, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, Place,
-    Segment, SegmentAttributes, StartState, VirtCpu,
+    AddressSize, Answer, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState, GuestMemory, Injection,
+    Segment, SegmentAttributes, StartState, VirtCpu, fast,
 };
 
 use super::asid::AsidTag;
 use super::event::{
     EventQueue, encode, encode_software, interrupted_delivery, interrupted_software, is_valid,
 };
-use super::exit::{Decoded, decode, fast};
+use super::exit::{CPUID, Decoded, MSR, VMMCALL, decode};
 use super::features::SvmFlags;
 use super::npt::Npt;
 use super::page::{physical, zeroed};
@@ -72,6 +72,7 @@ pub struct SvmVcpu {
     /// In encoding order; RAX and RSP live in the VMCB.
     gprs: [u64; 16],
     fpu: FpuState,
+    cpuid: fast::Remembered,
     tsc_aux: u32,
     events: EventQueue,
     /// An NMI handler runs in the guest.
@@ -98,6 +99,7 @@ impl SvmVcpu {
             vmcb: zeroed(),
             gprs: [0; 16],
             fpu: FpuState::new(shared.fpu),
+            cpuid: fast::Remembered::new(),
             tsc_aux: 0,
             events: EventQueue::default(),
             nmi_masked: false,
@@ -253,89 +255,27 @@ impl SvmVcpu {
         };
         self.clean = entered_clean;
         self.booked = false;
-        // Only at the first exit: what comes in later is what is answered here.
-        let mut carries_event = self.events.is_pending();
-        let plain = self.step.is_none() && self.iret_at.is_none();
-        let answered = loop {
-            host.run(&mut self.gprs, &mut self.vmcb);
-            let answer = if plain {
-                self.answer(gate, carries_event)
-            } else {
-                Answer::Leave
-            };
-            match answer {
-                Answer::Leave => break None,
-                Answer::Look => break Some(Exit::Answered),
-                Answer::Enter if carries_event && self.events.is_pending() => {
-                    break Some(Exit::Answered);
-                }
-                Answer::Enter => carries_event = false,
-                Answer::Undefined => {
-                    self.events.push(Injection::UD);
-                    carries_event = true;
-                }
-            }
-            if word.is_pending() {
-                break Some(Exit::Answered);
-            }
-            self.booked = false;
-            self.vmcb.control.event_inj = 0;
-            if carries_event {
-                self.place_event();
-            }
-            self.vmcb.control.tlb_control = TlbControl::Keep as u8;
-            self.vmcb.control.clean = self.clean;
+        let mut rounds = Rounds {
+            settled: false,
+            plain: self.step.is_none() && self.iret_at.is_none() && gate.answers(),
+            tells_next: shared.features.saves_next_rip(),
+            answered: None,
+            cpuids: 0,
+            memory: gate.memory(),
+            vcpu: self,
+            gate,
+            word,
         };
+        host.run(&mut rounds);
+        let answered = rounds.answered.take();
+        if rounds.cpuids > 0 {
+            rounds.gate.told_cpuid(rounds.cpuids);
+        }
         gate.pass(GateEvent::Left);
         awake_with_events(word);
         entry::open();
         host.asids.lock().entered(&mut self.asid);
         Ok(answered)
-    }
-
-    /// Offers the exit to who stands at the gate, if it is one of those that may be answered there, and nothing is out of the
-    /// ordinary: no delivery was interrupted, nobody steps.
-    #[inline(always)]
-    fn answer(&mut self, gate: &mut dyn Gate, carries_event: bool) -> Answer {
-        let Vmcb { control, save } = &*self.vmcb;
-        let Some(exit) = fast(control) else {
-            return Answer::Leave;
-        };
-        if is_valid(control.exit_int_info) || save.rflags & RFLAGS_TF != 0 {
-            return Answer::Leave;
-        }
-        let place = if control.next_rip != 0 && self.shared.features.saves_next_rip() {
-            Place::Next(control.next_rip)
-        } else if in_64_bit_code(save) {
-            Place::At {
-                rip: save.rip,
-                cr3: save.cr3,
-            }
-        } else {
-            return Answer::Leave;
-        };
-        if carries_event {
-            self.book_event();
-            self.booked = true;
-        }
-        let Vmcb { control, save } = &mut *self.vmcb;
-        let tpr = control.vintr & vintr::TPR;
-        self.gprs[Gpr::Rax.index()] = save.rax;
-        let mut cpu = FastCpu {
-            gprs: &mut self.gprs,
-            place,
-            cr4: save.cr4,
-            cr8: tpr as u8,
-            next: 0,
-        };
-        let answer = gate.answer(exit, &mut cpu);
-        if matches!(answer, Answer::Enter | Answer::Look) {
-            save.rip = cpu.next;
-            control.interrupt_shadow = 0;
-            control.vintr ^= tpr ^ u64::from(cpu.cr8) & vintr::TPR;
-            save.rax = self.gprs[Gpr::Rax.index()];
-        }
-        answer
     }
 
     /// Puts the event that comes first where the processor delivers it from.
@@ -468,6 +408,187 @@ impl SvmVcpu {
     #[cfg(test)]
     pub(super) fn exit_for_test(&mut self) -> Exit {
         self.after_exit()
+    }
+}
+
+/// The exits of one passage of the gate.
+pub(super) struct Rounds<'a> {
+    vcpu: &'a mut SvmVcpu,
+    gate: &'a mut dyn Gate,
+    word: &'a WakeWord,
+    /// The last entry was not the first, and had no event to deliver: the control area is as it has to be.
+    settled: bool,
+    /// Nobody steps through the guest, and exits are answered at all.
+    plain: bool,
+    /// The processor tells where the next instruction is.
+    tells_next: bool,
+    /// How the run ended, if by an exit that was answered.
+    answered: Option<Exit>,
+    /// CPUIDs that were answered.
+    cpuids: u64,
+    memory: Option<Arc<GuestMemory>>,
+}
+
+impl Rounds<'_> {
+    /// What the entry needs.
+    pub(super) fn registers(&mut self) -> (&mut [u64; 16], &mut Vmcb) {
+        (&mut self.vcpu.gprs, &mut self.vcpu.vmcb)
+    }
+
+    /// There was an exit. `true`: it was answered, enter again.
+    ///
+    /// Asked is who stands at the gate, if the exit is one of those that may be answered there, and nothing is out of the ordinary:
+    /// no delivery was interrupted, nobody steps. Each kind is a function of its own, so that none pays for another's registers.
+    #[inline(always)]
+    pub(super) fn exited(&mut self) -> bool {
+        match self.vcpu.vmcb.control.exit_code {
+            CPUID => self.cpuid(),
+            MSR if self.vcpu.vmcb.control.exit_info1 & 1 == 0 => self.read_msr(),
+            MSR => self.write_msr(),
+            VMMCALL => self.hypercall(),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn cpuid(&mut self) -> bool {
+        let Some(next) = self.ordinary(fast::opcode::CPUID) else {
+            return false;
+        };
+        let SvmVcpu {
+            vmcb, gprs, cpuid, ..
+        } = &mut *self.vcpu;
+        let (leaf, subleaf) = (vmcb.save.rax as u32, gprs[Gpr::Rcx.index()] as u32);
+        let Some(regs) = cpuid.get(leaf, subleaf, vmcb.save.cr4) else {
+            return false;
+        };
+        fast::set_cpuid(gprs, regs);
+        self.cpuids += 1;
+        self.enter_again(Answer::Enter, next)
+    }
+
+    #[inline(never)]
+    fn read_msr(&mut self) -> bool {
+        let Some(next) = self.ordinary(fast::opcode::RDMSR) else {
+            return false;
+        };
+        let SvmVcpu { vmcb, gprs, .. } = &mut *self.vcpu;
+        let tpr = vmcb.control.vintr & vintr::TPR;
+        gprs[Gpr::Rax.index()] = vmcb.save.rax;
+        let answer = self.gate.read_msr(gprs, tpr as u8);
+        self.enter_again(answer, next)
+    }
+
+    #[inline(never)]
+    fn write_msr(&mut self) -> bool {
+        let Some(next) = self.ordinary(fast::opcode::WRMSR) else {
+            return false;
+        };
+        let SvmVcpu { vmcb, gprs, .. } = &mut *self.vcpu;
+        let tpr = (vmcb.control.vintr & vintr::TPR) as u8;
+        let mut cr8 = tpr;
+        gprs[Gpr::Rax.index()] = vmcb.save.rax;
+        let answer = self.gate.write_msr(gprs, &mut cr8);
+        vmcb.control.vintr ^= u64::from(tpr ^ cr8) & vintr::TPR;
+        self.enter_again(answer, next)
+    }
+
+    #[inline(never)]
+    fn hypercall(&mut self) -> bool {
+        if !self.is_ordinary() {
+            return false;
+        }
+        let answer = self.gate.hypercall();
+        self.settle(answer, 0)
+    }
+
+    /// Whether an answer needs nothing but registers. What the exit says about events is booked then.
+    #[inline(always)]
+    fn is_ordinary(&mut self) -> bool {
+        let Vmcb { control, save } = &*self.vcpu.vmcb;
+        if !self.plain || is_valid(control.exit_int_info) || save.rflags & RFLAGS_TF != 0 {
+            return false;
+        }
+        if !self.settled {
+            self.book();
+        }
+        true
+    }
+
+    /// Where the instruction ends, if it can be answered.
+    #[inline(always)]
+    fn ordinary(&mut self, opcode: u8) -> Option<u64> {
+        if !self.is_ordinary() {
+            return None;
+        }
+        let Vmcb { control, save } = &*self.vcpu.vmcb;
+        if self.tells_next && control.next_rip != 0 {
+            return Some(control.next_rip);
+        }
+        let memory = self.memory.as_ref()?;
+        if !in_64_bit_code(save) {
+            return None;
+        }
+        fast::next(memory, save.cr3, save.rip, opcode)
+    }
+
+    #[cold]
+    fn book(&mut self) {
+        self.vcpu.book_event();
+        self.vcpu.booked = true;
+    }
+
+    /// Makes an answer what the guest finds. `true`: it is to be entered again.
+    #[inline(always)]
+    fn enter_again(&mut self, answer: Answer, next: u64) -> bool {
+        if answer != Answer::Enter {
+            return self.settle(answer, next);
+        }
+        let SvmVcpu { vmcb, gprs, .. } = &mut *self.vcpu;
+        vmcb.save.rax = gprs[Gpr::Rax.index()];
+        vmcb.save.rip = next;
+        vmcb.control.interrupt_shadow = 0;
+        if self.settled && !self.word.is_pending() {
+            return true;
+        }
+        self.settle(Answer::Enter, next)
+    }
+
+    /// The rarer ends of an answer: the entry was the first or has delivered an event, there is one to deliver, or something to look
+    /// at.
+    #[cold]
+    #[inline(never)]
+    fn settle(&mut self, answer: Answer, next: u64) -> bool {
+        let vcpu = &mut *self.vcpu;
+        match answer {
+            Answer::Leave => return false,
+            Answer::Enter | Answer::Look => {
+                vcpu.vmcb.save.rax = vcpu.gprs[Gpr::Rax.index()];
+                vcpu.vmcb.save.rip = next;
+                vcpu.vmcb.control.interrupt_shadow = 0;
+            }
+            Answer::Undefined => {}
+        }
+        // What was queued behind the event that was delivered has to be looked at first.
+        let waits = vcpu.events.is_pending();
+        let undefined = answer == Answer::Undefined;
+        if undefined {
+            vcpu.events.push(Injection::UD);
+        }
+        if waits || answer == Answer::Look || self.word.is_pending() {
+            self.answered = Some(Exit::Answered);
+            return false;
+        }
+        vcpu.booked = false;
+        self.settled = !undefined;
+        vcpu.vmcb.control.event_inj = 0;
+        if undefined {
+            vcpu.place_event();
+        }
+        let control = &mut vcpu.vmcb.control;
+        control.tlb_control = TlbControl::Keep as u8;
+        control.clean = vcpu.clean;
+        true
     }
 }
 
@@ -689,6 +810,14 @@ impl VirtCpu for SvmVcpu {
             self.clean &= !clean::NESTED;
         }
         msr::set(&mut self.vmcb.save, msr, value)
+    }
+
+    fn remember_cpuid(&mut self, leaf: u32, subleaf: u32, regs: [u32; 4]) {
+        self.cpuid.put(leaf, subleaf, regs);
+    }
+
+    fn forget_cpuid(&mut self) {
+        self.cpuid.forget();
     }
 
     fn set_xcr0(&mut self, value: u64) -> Result<(), Gp> {

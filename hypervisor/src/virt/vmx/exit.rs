@@ -6,10 +6,10 @@ use super::entry::Physical;
 use super::event::{self, Arrived};
 use super::field::Field;
 use super::vmcs::Vmcs;
-use crate::virt::{AddressSize, Exit, FastExit, Gpr, IoExit, SegmentRegister};
+use crate::virt::{AddressSize, Exit, Gpr, IoExit, SegmentRegister};
 
 /// The entry failed: there was no guest.
-const ENTRY_FAILURE: u64 = 1 << 31;
+pub const ENTRY_FAILURE: u64 = 1 << 31;
 
 /// Basic exit reasons.
 pub mod reason {
@@ -93,21 +93,6 @@ pub enum CrAccess {
     },
     /// CLTS or LMSW.
     Other,
-}
-
-/// The exit of this reason, if it is one that may be answered at the gate.
-#[inline]
-pub fn fast(full: u64) -> Option<FastExit> {
-    if full & ENTRY_FAILURE != 0 {
-        return None;
-    }
-    match full as u16 {
-        reason::CPUID => Some(FastExit::Cpuid),
-        reason::RDMSR => Some(FastExit::Rdmsr),
-        reason::WRMSR => Some(FastExit::Wrmsr),
-        reason::VMCALL => Some(FastExit::Hypercall),
-        _ => None,
-    }
 }
 
 /// What the exit of the current VMCS means. `string_info`: the processor tells segment and address size of INS and OUTS.

@@ -19,14 +19,14 @@ use crate::virt::events::EventQueue;
 use crate::virt::fpu::FpuState;
 use crate::virt::page::{Pages, physical, zeroed};
 use crate::virt::{
-    AddressSize, Answer, Exit, FastCpu, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, Place,
-    Segment, StartState, VirtCpu,
+    AddressSize, Answer, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, Segment,
+    StartState, VirtCpu, fast,
 };
 
 use super::controls::{PrimaryControls, SecondaryControls};
 use super::entry::Physical;
 use super::ept::Ept;
-use super::exit::{CrAccess, Decoded, decode, fast, has_length, reason};
+use super::exit::{CrAccess, Decoded, ENTRY_FAILURE, decode, has_length, reason};
 use super::field::{Field, SegmentSlot};
 use super::msr::{self, SwitchedMsrs};
 use super::vmcs::Vmcs;
@@ -61,6 +61,7 @@ pub struct VmxVcpu {
     gprs: [u64; 16],
     cr2: u64,
     fpu: FpuState,
+    cpuid: fast::Remembered,
     msrs: SwitchedMsrs,
     dr6: debug::Dr6,
     events: EventQueue,
@@ -114,6 +115,7 @@ impl VmxVcpu {
             gprs: [0; 16],
             cr2: 0,
             fpu: FpuState::new(shared.fpu),
+            cpuid: fast::Remembered::new(),
             msrs: SwitchedMsrs::new(capabilities.tsc_aux),
             dr6: debug::Dr6::default(),
             events: EventQueue::default(),
@@ -393,13 +395,19 @@ impl VmxVcpu {
         }
         host.check_flushed(self.ept.generation());
         gate.pass(GateEvent::Entering);
+        let answers = gate.answers();
         let answered = loop {
             self.booked = false;
             if !self.run() {
                 break Err(());
             }
             self.launched = true;
-            match self.answer(gate) {
+            let answer = if answers {
+                self.answer(gate)
+            } else {
+                Answer::Leave
+            };
+            match answer {
                 Answer::Leave => break Ok(None),
                 Answer::Undefined => self.events.push(Injection::UD),
                 Answer::Enter if !self.events.is_pending() => {}
@@ -431,30 +439,43 @@ impl VmxVcpu {
     /// ordinary: no delivery was interrupted, nobody steps.
     fn answer(&mut self, gate: &mut dyn Gate) -> Answer {
         let full = self.vmcs.read(Field::EXIT_REASON);
-        let Some(exit) = fast(full) else {
+        let reason = full as u16;
+        let answered = matches!(
+            reason,
+            reason::CPUID | reason::RDMSR | reason::WRMSR | reason::VMCALL
+        );
+        if !answered || full & ENTRY_FAILURE != 0 {
             return Answer::Leave;
-        };
+        }
         if event::is_valid(self.vmcs.read(Field::VECTORING)) || self.rflags() & RFLAGS_TF != 0 {
             return Answer::Leave;
         }
-        self.last_exit = full as u16;
+        self.last_exit = reason;
         let Some(next) = self.next_rip() else {
             return Answer::Leave;
         };
         self.book_event();
         self.booked = true;
         let class = self.cr8();
-        let cr4 = self.guest_cr4();
-        let mut cpu = FastCpu {
-            gprs: &mut self.gprs,
-            place: Place::Next(next),
-            cr4,
-            cr8: class,
-            next: 0,
+        let mut cr8 = class;
+        let gprs = &mut self.gprs;
+        let answer = match reason {
+            reason::CPUID => {
+                let leaf = (gprs[Gpr::Rax.index()] as u32, gprs[Gpr::Rcx.index()] as u32);
+                match self.cpuid.get(leaf.0, leaf.1, self.vmcs.read(Field::CR4)) {
+                    Some(regs) => {
+                        fast::set_cpuid(gprs, regs);
+                        gate.told_cpuid(1);
+                        Answer::Enter
+                    }
+                    None => Answer::Leave,
+                }
+            }
+            reason::RDMSR => gate.read_msr(gprs, class),
+            reason::WRMSR => gate.write_msr(gprs, &mut cr8),
+            _ => gate.hypercall(),
         };
-        let answer = gate.answer(exit, &mut cpu);
         if matches!(answer, Answer::Enter | Answer::Look) {
-            let (next, cr8) = (cpu.next, cpu.cr8);
             self.move_to(next);
             if cr8 != class {
                 self.set_cr8(cr8);
@@ -822,6 +843,14 @@ impl VirtCpu for VmxVcpu {
 
     fn set_msr(&mut self, msr: u32, value: u64) -> Result<(), Gp> {
         msr::set(&self.vmcs, &mut self.msrs, msr, value)
+    }
+
+    fn remember_cpuid(&mut self, leaf: u32, subleaf: u32, regs: [u32; 4]) {
+        self.cpuid.put(leaf, subleaf, regs);
+    }
+
+    fn forget_cpuid(&mut self) {
+        self.cpuid.forget();
     }
 
     fn set_xcr0(&mut self, value: u64) -> Result<(), Gp> {
