@@ -5,7 +5,7 @@
 //! loom models a `SeqCst` load or store as weaker than it is, and cannot mix sizes on one location: so the protocols of
 //! this crate use read-modify-writes on one word, and never need to care.
 //!
-//! [`Lock`] is fair (ticket order) and does **not** touch the interrupt flag. It needs not: hypervisor code runs with
+//! [`Lock`] is fair (ticket order), [`RushLock`] is not; neither touches the interrupt flag. They need not: hypervisor code runs with
 //! interrupts off, and interrupt handlers take no lock. NMI handlers may only [`try_lock`](Lock::try_lock).
 //! A debug build counts how many a CPU [holds](held).
 
@@ -17,7 +17,7 @@ mod imp {
             AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
         };
     }
-    pub use super::lock::{Lock, LockGuard};
+    pub use super::lock::{Lock, LockGuard, RushLock, RushLockGuard};
     /// Tells the CPU that this is a spin loop.
     pub use core::hint::spin_loop;
 }
@@ -30,6 +30,11 @@ mod imp {
     pub use loom::thread::yield_now as spin_loop;
     /// What [`Lock`] gives out.
     pub type LockGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+
+    /// What [`RushLock`] gives out.
+    pub type RushLockGuard<'a, T> = LockGuard<'a, T>;
+    /// The model knows no order of those who wait.
+    pub type RushLock<T> = Lock<T>;
 
     /// The model's lock, with the shape of the spin lock.
     #[derive(Debug)]
@@ -63,5 +68,5 @@ mod seqcount;
 #[cfg(loom)]
 pub mod watched;
 
-pub use imp::{Lock, LockGuard, atomic, spin_loop};
+pub use imp::{Lock, LockGuard, RushLock, RushLockGuard, atomic, spin_loop};
 pub use seqcount::SeqCount;

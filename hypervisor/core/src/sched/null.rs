@@ -18,7 +18,7 @@ use super::{
     CpuRow, CpuTable, Decision, DumpRow, Leave, Prev, Removal, SchedError, Scheduler, UnitDetail,
     UnitParams, UnitRow, WakeBy, Weight,
 };
-use crate::sync::Lock;
+use crate::sync::RushLock;
 use crate::units::{CpuId, CpuSet, Ticks, VcpuId};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 pub struct Null {
     units: UnitTable,
     cpus: CpuTable,
-    inner: Lock<Inner>,
+    inner: RushLock<Inner>,
     /// The CPUs that run nothing. For whoever asks.
     idle: AtomicCpuSet,
 }
@@ -182,7 +182,7 @@ impl Null {
         Self {
             units: UnitTable::new(units),
             cpus: CpuTable::new(cpus),
-            inner: Lock::new(Inner {
+            inner: RushLock::new(Inner {
                 slots: (0..units).map(|_| Slot::default()).collect(),
                 here: (0..cpus).map(|_| Here::default()).collect(),
                 online: CpuSet::EMPTY,

@@ -28,7 +28,7 @@ use super::{
     CpuTable, Decision, DumpRow, Leave, Prev, Removal, RtParams, SchedError, Scheduler, UnitParams,
     WakeBy, Weight,
 };
-use crate::sync::Lock;
+use crate::sync::RushLock;
 use crate::units::{CpuId, CpuSet, TickRate, Ticks, VcpuId};
 use alloc::boxed::Box;
 use queues::{Inner, Place, Slot};
@@ -58,7 +58,7 @@ pub struct Rtds {
     /// Places in the runqueue, and in the queue of deadlines.
     run_links: Links,
     deadline_links: Links,
-    inner: Lock<Inner>,
+    inner: RushLock<Inner>,
     idle: AtomicCpuSet,
 }
 
@@ -71,7 +71,7 @@ impl Rtds {
             rate,
             run_links: Links::new(units),
             deadline_links: Links::new(units),
-            inner: Lock::new(Inner::new(cpus, units)),
+            inner: RushLock::new(Inner::new(cpus, units)),
             idle: AtomicCpuSet::new(),
         }
     }

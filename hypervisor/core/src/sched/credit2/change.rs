@@ -6,7 +6,7 @@ use super::rules::Rules;
 use super::slot::{Place, Slot};
 use crate::sched::unit::RunState;
 use crate::sched::{Leave, Prev, Removal, SchedError, UnitParams, WakeBy};
-use crate::sync::LockGuard;
+use crate::sync::RushLockGuard;
 use crate::units::{CpuId, CpuSet, DomId, Ticks, VcpuId};
 
 impl Credit2 {
@@ -149,10 +149,10 @@ impl Credit2 {
     /// where it is then comes back.
     fn move_on<'a>(
         &'a self,
-        mut queue: LockGuard<'a, Queue>,
+        mut queue: RushLockGuard<'a, Queue>,
         v: VcpuId,
         slot: &Slot,
-    ) -> LockGuard<'a, Queue> {
+    ) -> RushLockGuard<'a, Queue> {
         let mut wanted = slot.moves_to.swap(None);
         self.deassign(&mut queue, slot);
         drop(queue);

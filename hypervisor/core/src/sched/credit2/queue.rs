@@ -6,14 +6,14 @@ use super::slot::{Place, QueueId, Slot};
 use crate::sched::cpumask::AtomicCpuSet;
 use crate::sched::held::Held;
 use crate::sched::sorted::Sorted;
-use crate::sync::{Lock, LockGuard};
+use crate::sync::{RushLock, RushLockGuard};
 use crate::units::{CpuId, CpuSet, Ticks, VcpuId};
 
 /// A runqueue behind its lock, and what others may know of it without.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct RunQueue {
-    state: Lock<Queue>,
+    state: RushLock<Queue>,
     /// The CPUs that share it.
     pub cpus: AtomicCpuSet,
     /// Its average load, as of the last change.
@@ -45,7 +45,7 @@ pub(super) struct Queue {
 impl RunQueue {
     pub fn new(id: QueueId) -> Self {
         Self {
-            state: Lock::new(Queue {
+            state: RushLock::new(Queue {
                 id,
                 cpus: CpuSet::EMPTY,
                 waiting: Sorted::new(),
@@ -63,11 +63,11 @@ impl RunQueue {
         }
     }
 
-    pub fn lock(&self) -> LockGuard<'_, Queue> {
+    pub fn lock(&self) -> RushLockGuard<'_, Queue> {
         self.state.lock()
     }
 
-    pub fn try_lock(&self) -> Option<LockGuard<'_, Queue>> {
+    pub fn try_lock(&self) -> Option<RushLockGuard<'_, Queue>> {
         self.state.try_lock()
     }
 }
@@ -102,7 +102,7 @@ impl Credit2 {
     }
 
     /// Finds the runqueue of a unit, and locks it. `None` if there is no such unit.
-    pub(super) fn lock_unit(&self, v: VcpuId) -> Option<(&Slot, LockGuard<'_, Queue>)> {
+    pub(super) fn lock_unit(&self, v: VcpuId) -> Option<(&Slot, RushLockGuard<'_, Queue>)> {
         let slot = self.slots.get(v.index())?;
         loop {
             if let Some(id) = slot.queue.get()
