@@ -97,7 +97,6 @@ impl Sorted {
         self.len
     }
 
-    #[cfg(test)]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -216,7 +216,7 @@ impl Credit2 {
     pub(super) fn dequeue(&self, queue: &mut Queue, v: VcpuId) {
         let found = queue.waiting.remove(&self.links, v.index());
         debug_assert!(found, "{v} does not wait here");
-        if queue.waiting.len() == 0 {
+        if queue.waiting.is_empty() {
             self.busy.remove(queue.id.bit());
         }
     }
