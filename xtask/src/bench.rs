@@ -15,6 +15,7 @@ use crate::{
 
 mod exits;
 mod governors;
+mod sched;
 mod wake;
 
 /// Options of `bench`.
@@ -40,6 +41,8 @@ enum Bench {
         #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         count: u32,
     },
+    /// What choosing costs, how fair it is, how soon what wakes runs and where: in QEMU and on simulated machines
+    Sched(sched::SchedArgs),
     /// Energy and wake latency of the governors on recorded and synthetic idle traces, against an oracle
     Governors(governors::GovernorsArgs),
 }
@@ -53,6 +56,7 @@ pub fn command(args: &BenchArgs) -> Result<()> {
         Bench::Boot { runs } => boot(*runs),
         Bench::Wake(args) => wake::command(args),
         Bench::Exits { count } => exits::command(*count),
+        Bench::Sched(args) => sched::command(args),
         Bench::Governors(args) => governors::command(args),
     }
 }

@@ -55,12 +55,6 @@ impl<'a> BochsRig<'a> {
         self
     }
 
-    /// One more MSR that its CPUs have, with its value after a reset.
-    pub fn msr(mut self, msr: u32, value: u64) -> Self {
-        self.msrs.push((msr, value));
-        self
-    }
-
     /// One more guest, as `--guest` takes it, with its kernel's defaults.
     pub fn guest(mut self, spec: &str) -> Result<Self> {
         self.guests.push(spec.parse()?);

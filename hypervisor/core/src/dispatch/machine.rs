@@ -338,7 +338,11 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
     }
 
     /// Posts RESCHED where a scheduler asked for it.
+    #[inline]
     pub(super) fn tickle(&self, targets: CpuSet) {
+        if targets.is_empty() {
+            return;
+        }
         for cpu in targets.iter() {
             self.post(cpu, Events::RESCHED);
         }

@@ -31,6 +31,8 @@ struct Node {
 #[derive(Clone, Debug)]
 pub(super) struct Sorted {
     first: [u32; LEVELS],
+    /// On no level from this one on has there been anything since it was empty.
+    height: usize,
     len: usize,
     turns: u64,
 }
@@ -85,6 +87,7 @@ impl Sorted {
     pub const fn new() -> Self {
         Self {
             first: [NONE; LEVELS],
+            height: 0,
             len: 0,
             turns: 0,
         }
@@ -94,7 +97,6 @@ impl Sorted {
         self.len
     }
 
-    #[cfg(test)]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -117,7 +119,7 @@ impl Sorted {
     fn before(&self, links: &Links, place: (i64, u64)) -> [u32; LEVELS] {
         let mut before = [NONE; LEVELS];
         let mut at = NONE;
-        for level in (0..LEVELS).rev() {
+        for level in (0..self.height).rev() {
             loop {
                 let next = self.link(links, at, level);
                 if next == NONE || links.place(next) >= place {
@@ -160,6 +162,7 @@ impl Sorted {
             node.next[level].set(self.link(links, at, level));
             self.set_link(links, at, level, thing as u32);
         }
+        self.height = self.height.max(height(thing));
         self.len += 1;
     }
 
@@ -181,6 +184,9 @@ impl Sorted {
             next.set(NONE);
         }
         self.len -= 1;
+        if self.len == 0 {
+            self.height = 0;
+        }
         true
     }
 }

@@ -120,7 +120,12 @@ impl Credit2 {
             }
             if self.has_budget(slot, now) {
                 self.enqueue(&mut queue, v, slot);
-                self.offer(&queue, v, slot, now, WakeBy::Event, tickle);
+                if queue.alone && prev.leave != Leave::Blocks {
+                    // What this CPU runs was preferred to it a moment ago.
+                    self.claim_idle(&queue, v, slot, tickle);
+                } else {
+                    self.offer(&queue, v, slot, now, WakeBy::Event, tickle);
+                }
             } else {
                 self.change_load(&mut queue, slot, -1, now);
                 let due = self.refills.due(cpu);

@@ -69,6 +69,9 @@ impl Credit2 {
         slot: &Slot,
         tickle: &mut CpuSet,
     ) -> bool {
+        if self.idle.is_empty() {
+            return false;
+        }
         let step = |elsewhere, preferred| Step {
             elsewhere,
             preferred,

@@ -26,6 +26,8 @@ pub(super) struct Queue {
     pub id: QueueId,
     /// The CPUs that share it.
     pub cpus: CpuSet,
+    /// There is only one of them.
+    pub alone: bool,
     pub waiting: Sorted,
     /// The first of all units that are assigned to it.
     pub first: Option<VcpuId>,
@@ -48,6 +50,7 @@ impl RunQueue {
             state: Lock::new(Queue {
                 id,
                 cpus: CpuSet::EMPTY,
+                alone: false,
                 waiting: Sorted::new(),
                 first: None,
                 members: 0,
@@ -76,6 +79,7 @@ impl Queue {
     /// The CPUs, and what others see of them.
     pub fn set_cpus(&mut self, cpus: CpuSet, published: &RunQueue) {
         self.cpus = cpus;
+        self.alone = cpus.len() == 1;
         published.cpus.store(&cpus);
     }
 
@@ -212,7 +216,7 @@ impl Credit2 {
     pub(super) fn dequeue(&self, queue: &mut Queue, v: VcpuId) {
         let found = queue.waiting.remove(&self.links, v.index());
         debug_assert!(found, "{v} does not wait here");
-        if queue.waiting.len() == 0 {
+        if queue.waiting.is_empty() {
             self.busy.remove(queue.id.bit());
         }
     }

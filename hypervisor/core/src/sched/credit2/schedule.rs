@@ -31,6 +31,13 @@ impl Credit2 {
         let Some(rq) = here.queue.get().and_then(|id| self.queues.get(id.index())) else {
             return Decision::IDLE;
         };
+        if let Some(until) = prev.and_then(|prev| self.goes_on_alone(cpu, here, now, &prev)) {
+            return Decision {
+                run: prev.map(|prev| prev.unit),
+                until: Some(until),
+                tickle,
+            };
+        }
         let mut queue = rq.lock();
         here.tickled.set(false);
         let urgent = here.urgent.get();
@@ -89,6 +96,27 @@ impl Credit2 {
             until,
             tickle,
         }
+    }
+
+    /// Until when what runs goes on, if there is nothing to decide: its slice has not ended, nothing waits here, and nobody has
+    /// asked for anything. Then the lock is not needed: whoever changes that afterwards tells this CPU, which looks again. A vCPU that
+    /// spins for another asks often.
+    fn goes_on_alone(&self, cpu: CpuId, here: &Here, now: Ticks, prev: &Prev) -> Option<Ticks> {
+        let until = here.until.get();
+        let slot = self.slots.get(prev.unit.index())?;
+        let quiet = matches!(prev.leave, Leave::Runnable | Leave::Yields)
+            && now < until
+            && !here.tickled.get()
+            && here.claimed_for.get().is_none()
+            && here
+                .queue
+                .get()
+                .is_some_and(|id| !self.busy.contains(id.bit()))
+            && !slot.dying.get()
+            && !slot.prefers.get()
+            && slot.moves_to.get().is_none()
+            && slot.hard.contains(cpu);
+        quiet.then(|| self.refills.due(cpu).map_or(until, |due| due.min(until)))
     }
 
     /// What ran until now could run on.

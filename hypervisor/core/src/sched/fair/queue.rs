@@ -194,7 +194,7 @@ impl Queue {
     /// Adds one that waits, in its order.
     pub fn insert(&mut self, entry: Entry) {
         debug_assert!(
-            self.waiting.len() < self.waiting.capacity(),
+            cfg!(feature = "many-cpus") || self.waiting.len() < self.waiting.capacity(),
             "would allocate"
         );
         let at = self
