@@ -60,7 +60,11 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
         if path.is_dir() {
             copy_tree(&path, &target)?;
         } else {
-            write(&target, read(&path)?.as_bytes())?;
+            // Its own tests need crates that are not here; they were made before it was released.
+            let source = read(&path)?
+                .replace("cfg(test)", "cfg(any())")
+                .replace("cfg_attr(test,", "cfg_attr(any(),");
+            write(&target, source.as_bytes())?;
         }
     }
     Ok(())

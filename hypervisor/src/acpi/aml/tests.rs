@@ -317,7 +317,8 @@ fn loads(table: &[u8]) -> Vec<u8> {
     let load = [&[0x5B, 0x20][..], b"TABL\x60"].concat();
     let told = keep_dword(0, 8, b"CAPS", b"TOLD");
     let pdc = method(b"_PDC", 1, &[load, told].concat());
-    let body = [name(b"TABL", &buffer(table)), pdc].concat();
+    let held = super::assembler::buffer(table);
+    let body = [name(b"TABL", &held), pdc].concat();
     [name(b"TOLD", &integer(0)), processor(b"CPU0", 0, 0, &body)].concat()
 }
 
