@@ -77,12 +77,10 @@ impl Experts {
         self.costs.update(context, price, Powers::Likely);
         self.steep.update(context, price, Powers::Steep);
         self.views.begin(busy);
-        let horizon = self.views.horizon();
+        let lately = self.views.lately();
         let costs = &self.costs;
-        self.bases = self.shadows.plans(context, costs, horizon, to_timer);
-        for (view, plan) in self.own.iter_mut().enumerate() {
-            *plan = self.views.plan(view, costs, horizon, to_timer);
-        }
+        self.bases = self.shadows.plans(context, costs, lately.1, to_timer);
+        self.own = self.views.plans(costs, &lately, to_timer);
         self.present()
     }
 

@@ -49,33 +49,45 @@ impl Views {
         self.busy = (bin_of(busy) / 4).min(CLASSES - 1);
     }
 
-    fn survival(&self, view: usize, from: u64) -> Survival {
+    /// What a view goes by, if it is not the slow one and knows enough.
+    fn special(&self, view: usize) -> Option<&Arrivals> {
         let cases = match view {
-            SLOW => return self.slow.survival(from),
+            SLOW => return None,
             BY_BUSY => &self.by_busy[self.busy],
             _ => &self.last,
         };
-        if cases.is_known(MEMORY[view]) {
-            cases.survival(from)
-        } else {
-            self.slow.survival(from)
+        cases.is_known(MEMORY[view]).then_some(cases)
+    }
+
+    /// What lately was, and what hardly any sleep outlasts; `None` as long as that is not known.
+    pub fn lately(&self) -> (Survival, Option<u64>) {
+        let survival = self.slow.survival(0);
+        let horizon = (self.seen >= KNOWN).then(|| survival.horizon());
+        (survival, horizon)
+    }
+
+    /// What each view makes of a sleep that begins.
+    pub fn plans(
+        &self,
+        costs: &Costs,
+        (lately, horizon): &(Survival, Option<u64>),
+        to_timer: u64,
+    ) -> [Plan; VIEWS] {
+        let plan = |survival: &Survival| {
+            Plan::cheapest(costs, survival, to_timer).with_way_out(costs, *horizon, 0, to_timer)
+        };
+        let mut plans = [plan(lately); VIEWS];
+        for (view, own) in plans.iter_mut().enumerate() {
+            if let Some(cases) = self.special(view) {
+                *own = plan(&cases.survival(0));
+            }
         }
-    }
-
-    /// What hardly any sleep outlasts; `None` as long as that is not known.
-    pub fn horizon(&self) -> Option<u64> {
-        (self.seen >= KNOWN).then(|| self.slow.survival(0).horizon())
-    }
-
-    /// What a view makes of a sleep that begins.
-    pub fn plan(&self, view: usize, costs: &Costs, horizon: Option<u64>, to_timer: u64) -> Plan {
-        let survival = self.survival(view, 0);
-        Plan::cheapest(costs, &survival, to_timer).with_way_out(costs, horizon, 0, to_timer)
+        plans
     }
 
     /// What a view makes of the rest of a sleep that has lasted `slept`.
     pub fn rest(&self, view: usize, costs: &Costs, slept: u64, to_timer: u64) -> Plan {
-        let survival = self.survival(view, slept);
+        let survival = self.special(view).unwrap_or(&self.slow).survival(slept);
         let expected = if survival.drops().is_empty() {
             to_timer.min(slept.saturating_mul(GOES_ON))
         } else {
