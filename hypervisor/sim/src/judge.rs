@@ -1,11 +1,14 @@
 //! Governors against each other and against the future, at several prices of latency.
 
 use crate::cost::{CostModel, Machine};
+use crate::machines::SKX;
 use crate::replay::{Bill, oracle, replay};
+use crate::synthetic::{Figures, Kind};
 use crate::trace::Trace;
 use lull_core::governor::{
-    DeepestFit, HaltPoll, Ladder, LatencyPrice, Lull, Menu, MenuXen, Teo, Tick,
+    AnyGovernor, DeepestFit, HaltPoll, Ladder, LatencyPrice, Lull, Menu, MenuXen, Teo, Tick,
 };
+use std::time::Instant;
 
 /// Prices of a microsecond of added wake latency, in uJ: nearly none, half of what a busy core uses, and twice that.
 pub const PRICES: [f64; 3] = [0.1, 0.5, 2.0];
@@ -109,6 +112,29 @@ pub fn run(machines: &[Machine], traces: &[Trace]) -> Vec<Case> {
     cases
 }
 
+/// What a governor takes on this host for an idle period, all its decisions and what it learns from them: the least of
+/// several replays, in ns. Traces of a training set, which says nothing of how good it is.
+///
+/// `None` for a name that no governor has.
+pub fn host_time_ns(name: &str) -> Option<f64> {
+    let model = CostModel::new(&SKX);
+    let kinds = [Kind::Timers, Kind::Poisson(1), Kind::Bursty, Kind::Mixed];
+    let traces = kinds.map(|kind| kind.trace(&Figures::FIRST, 1, 2_000));
+    let once = || {
+        let (mut ns, mut periods) = (0, 0);
+        for trace in &traces {
+            let mut governor = AnyGovernor::by_name(name)?;
+            let start = Instant::now();
+            periods += replay(&mut governor, &model, trace, None).periods;
+            ns += start.elapsed().as_nanos();
+        }
+        Some(ns as f64 / periods as f64)
+    };
+    (0..9)
+        .map(|_| once())
+        .try_fold(f64::INFINITY, |least, ns| Some(least.min(ns?)))
+}
+
 /// How Lull's governor stands at one price, against the best of menu and TEO.
 #[derive(Clone, Debug)]
 pub struct Verdict {
@@ -189,11 +215,9 @@ pub fn verdict(cases: &[Case], price: usize) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::CostModel;
-    use crate::machines::{self, ICX, SKX};
+    use crate::machines::{self, ICX};
     use crate::rng::Rng;
     use crate::sets::Set;
-    use crate::synthetic::{Figures, Kind};
     use crate::trace::{Cause, Idle};
     use lull_core::units::Nanos;
 

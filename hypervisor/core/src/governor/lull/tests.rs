@@ -1,7 +1,7 @@
 //! What Lull's governor learns, and what it makes of that.
 
 use super::arrivals::{Arrivals, BINS, EDGES, Ended, ONE, bin_of};
-use super::costs::Costs;
+use super::costs::{Costs, Powers};
 use super::plan::Plan;
 use super::*;
 use crate::cstate::{CState, CStateFlags, EntryMethod, StateId};
@@ -180,7 +180,7 @@ fn bins_cover_all_times_in_order() {
 fn neighbours_cost_the_same_at_the_target_residency() {
     let table = table();
     let mut costs = Costs::NONE;
-    costs.update(&context(&table, None), LatencyPrice(0));
+    costs.update(&context(&table, None), LatencyPrice(0), Powers::Likely);
     for (index, residency) in [(1, 2_000), (2, 20_000), (3, 600_000)] {
         let at = |state: usize| {
             let plan = Plan {
@@ -218,7 +218,11 @@ fn a_sleep_of_many_pieces_does_not_end_in_a_shallow_state() {
 fn a_sleep_longer_than_any_bin_goes_on_in_the_deepest_state() {
     let table = table();
     let mut costs = Costs::NONE;
-    costs.update(&context(&table, None), LatencyPrice::DEFAULT);
+    costs.update(
+        &context(&table, None),
+        LatencyPrice::DEFAULT,
+        Powers::Likely,
+    );
     for slept in [EDGES[BINS], 2 * EDGES[BINS], u64::MAX / 2] {
         let survival = Arrivals::UNKNOWN.survival(slept);
         assert_eq!(
@@ -227,4 +231,62 @@ fn a_sleep_longer_than_any_bin_goes_on_in_the_deepest_state() {
             "{slept}"
         );
     }
+}
+
+/// Where each state's exit takes as long as it must stay to pay, the exit must not be taken for sleep.
+#[test]
+fn long_exits_from_short_sleeps_are_not_taken_for_long_sleeps() {
+    let state = |us| CState {
+        name: "C",
+        method: EntryMethod::Halt,
+        flags: CStateFlags::empty(),
+        exit_latency: Micros::new(us),
+        target_residency: Micros::new(us),
+    };
+    let states = [2, 155, 1_000, 10_000].map(state);
+    let all: Vec<_> = [CState::POLL].into_iter().chain(states).collect();
+    let table = CStateTable::new(&all).unwrap();
+    let mut lull = Lull::default();
+    for period in 0..40 {
+        let selection = lull.select(&context(&table, None));
+        let exit = table.state(selection.state).exit_latency.get();
+        assert!(period < 12 || exit <= 2, "{period}: {selection:?}");
+        lull.reflect(&table, &slept(selection.state, 5 + exit, WakeReason::Store));
+    }
+}
+
+/// With nothing to be gained over them, the choice is that of menu and TEO, in each period.
+#[test]
+fn where_every_wake_is_a_near_timer_no_state_is_ever_too_shallow() {
+    let table = table();
+    let mut lull = Lull::default();
+    for period in 0..500 {
+        let timer = 1_400 + period % 7;
+        let selection = lull.select(&context(&table, Some(timer)));
+        assert_eq!(
+            (selection.state.index(), selection.limit),
+            (3, None),
+            "{period}"
+        );
+        lull.reflect(
+            &table,
+            &slept(selection.state, timer + 133, WakeReason::Timer),
+        );
+    }
+}
+
+#[test]
+fn an_aborted_entry_ends_the_idle_period() {
+    let table = table();
+    let at = |ms: u64| IdleContext {
+        now: Nanos::new(ms * 1_000_000),
+        ..context(&table, None)
+    };
+    let mut lull = taught(&table, None, 30, WakeReason::Store);
+    let first = lull.select(&at(0));
+    lull.reflect(&table, &IdleOutcome::Aborted);
+    // What has passed since was no sleep: a continued one of 9 s would be in the deepest state.
+    let second = lull.select(&at(9_000));
+    assert_eq!((first.state, first.limit), (second.state, second.limit));
+    assert_ne!(second.state.index(), 3);
 }
