@@ -120,7 +120,7 @@ fn barriers(lab: &Lab<'_>) -> Result<()> {
     let said = running.console()[before..].to_owned();
     let line = said
         .lines()
-        .find(|line| line.contains("CPU1: IBPB"))
+        .find(|line| line.contains("cpu1: IBPB"))
         .with_context(|| format!("no line of CPU 1: {said}"))?;
     let count = |name: &str| {
         let after = line.split(name).nth(1)?;
