@@ -29,6 +29,7 @@ pub mod dispatch;
 pub mod governor;
 pub mod guests_txt;
 pub mod idle;
+pub mod mitigation;
 #[cfg(loom)]
 pub mod mutant;
 #[cfg(not(loom))]

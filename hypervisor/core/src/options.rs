@@ -8,6 +8,7 @@
 
 use crate::governor::LatencyPrice;
 use crate::guests_txt::MAX_LATENCY;
+use crate::mitigation::Policy;
 use crate::sched::credit2::Config;
 use crate::units::{CpuId, CpuSet, Micros, TickRate};
 use alloc::format;
@@ -133,6 +134,8 @@ pub struct Options {
     pub cstates: CStateOptions,
     /// How CPUs wake each other.
     pub wakes: WakeOptions,
+    /// `mitigations=`: which barriers there are between guests.
+    pub mitigations: Policy,
     /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
     pub exit_port: Option<ExitPort>,
     /// `for=`: end after this time. `None`: when all guests have ended.
@@ -177,6 +180,7 @@ impl Default for Options {
             credit2: Config::default(),
             cstates: CStateOptions::default(),
             wakes: WakeOptions::default(),
+            mitigations: Policy::default(),
             exit_port: None,
             run_for: None,
             keep: false,

@@ -32,6 +32,7 @@ use super::msr::Msrs;
 use super::stats::{ExitCounts, ExitKind};
 use super::vlapic::{Lapic, LapicShared, Requests};
 use super::{Domain, EndReason};
+use crate::virt::barriers;
 use crate::virt::{Exit, GateEvent, GuestMemory, Injection, StartState, VirtCpu};
 
 const RFLAGS_IF: u64 = 1 << 9;
@@ -252,7 +253,7 @@ impl Vcpu {
             // The physical timer is armed by the dispatch loop, before it calls us: it has to see the new deadline.
             return Next::Events;
         }
-        let answers = owned.offer_interrupts();
+        let answers = owned.offer_interrupts() && !barriers::at_entry();
         let exit = self.pass(owned, answers, domain, host, word, on_gate);
         let kind = ExitKind::of(&exit);
         if exit != Exit::Answered {

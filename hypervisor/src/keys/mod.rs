@@ -6,6 +6,7 @@
 pub mod cstates;
 
 #[cfg(target_os = "none")]
+mod barriers;
 mod choice;
 #[cfg(target_os = "none")]
 mod clocks;

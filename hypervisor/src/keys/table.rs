@@ -3,7 +3,7 @@
 use lull_core::platform::Clock;
 use lull_core::units::Nanos;
 
-use super::{choice, clocks, cstates, guests, prompt, runqueues, timers, wakes, who};
+use super::{barriers, choice, clocks, cstates, guests, prompt, runqueues, timers, wakes, who};
 use crate::apic::ipi;
 use crate::machine::BareMetal;
 use crate::run::counters::Reading;
@@ -39,7 +39,7 @@ const fn acts(byte: u8, help: &'static str, run: fn(&'static Running)) -> Key {
     }
 }
 
-const KEYS: [Key; 15] = [
+const KEYS: [Key; 16] = [
     acts(b'h', "this help", |_| help()),
     shows(
         b'c',
@@ -56,6 +56,11 @@ const KEYS: [Key; 15] = [
     shows(b'i', "IPIs and wakes", wakes::print),
     shows(b'w', "who woke whom", who::print),
     acts(b'W', "count anew who wakes whom", who::reset),
+    shows(
+        b'v',
+        "CPU vulnerabilities, and the barriers between guests",
+        barriers::print,
+    ),
     shows(b'd', "registers of all CPUs (by NMI)", registers),
     acts(b'*', "all of the above that show something", all),
     acts(

@@ -13,7 +13,7 @@ use crate::console::machine_channel;
 use crate::console::records::Figure;
 use crate::domain::VcpuHost;
 use crate::machine::BareMetal;
-use crate::virt::GateEvent;
+use crate::virt::{GateEvent, barriers};
 use crate::{console, keys, smp, time};
 
 /// The CPU that takes debug keys, and reports guests that have ended.
@@ -45,7 +45,10 @@ impl Runner for Hosting {
         self.running
             .domains
             .enter(v, self, self.cpu, &pcpu.word, &mut |gate| match gate {
-                GateEvent::Entering => machine.guest_entering(v, BareMetal.now()),
+                GateEvent::Entering => {
+                    machine.guest_entering(v, BareMetal.now());
+                    barriers::before_entry(self.cpu);
+                }
                 GateEvent::Left => machine.guest_left(v, BareMetal.now()),
             })
     }
@@ -87,6 +90,9 @@ impl Runner for Hosting {
     }
 
     fn load(&self, v: VcpuId) {
+        if let Some((domain, _)) = self.running.domains.vcpu(v) {
+            barriers::guest_comes(self.cpu, domain.id());
+        }
         self.running.domains.load(v, self.cpu);
     }
 

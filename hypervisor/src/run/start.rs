@@ -125,6 +125,9 @@ pub fn start(booted: Booted) -> ! {
     }
     let backend = detect();
     report_boot(&booted, &backend);
+    if backend.is_ok() {
+        virt::barriers::set_up(booted.options.mitigations);
+    }
     let Booted {
         loader,
         options,

@@ -12,6 +12,7 @@
 //! Called by `domain` (exit handling), which owns the vCPUs, and once per CPU at boot ([`Backend::enable_on_this_cpu`]).
 //! Takes no lock that is held across an entry.
 
+pub mod barriers;
 mod detect;
 mod events;
 pub mod fast;

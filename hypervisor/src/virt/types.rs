@@ -306,7 +306,7 @@ pub enum Exit {
     Event,
     /// The backend dealt with it. Evaluate pending interrupts and enter again.
     Handled,
-    /// The last exit of several was [answered](super::Gate::answer), and counted, at the gate. Evaluate pending interrupts and the
+    /// The last exit of several was answered, and counted, at the [gate](super::Gate). Evaluate pending interrupts and the
     /// timer, and enter again.
     Answered,
     /// HLT.

@@ -5,6 +5,7 @@ use super::{
     LogLevel, Options, Seconds, WakeTest, number,
 };
 use crate::governor::{AnyGovernor, LatencyPrice};
+use crate::mitigation::Policy;
 use crate::sched::AnyScheduler;
 use crate::sched::credit2::Arrangement;
 use crate::units::{CpuId, IMAGE_CPUS, Micros, TickRate};
@@ -65,7 +66,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 44] = [
+pub const OPTIONS: [OptionSpec; 45] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -429,6 +430,22 @@ pub const OPTIONS: [OptionSpec; 44] = [
                     ("auto", IpiFence::Auto),
                     ("none", IpiFence::None),
                     ("full", IpiFence::Full),
+                ],
+            )?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "mitigations",
+        "auto|off|force",
+        "barriers between guests: those that the CPU needs, none, or all that it has, to try them (default auto)",
+        |options, value| {
+            options.mitigations = one_of(
+                value,
+                &[
+                    ("auto", Policy::Auto),
+                    ("off", Policy::Off),
+                    ("force", Policy::Force),
                 ],
             )?;
             Ok(())

@@ -13,12 +13,13 @@ use crate::{
 };
 
 /// Keys that print something and change nothing.
-const KEYS: [&str; 10] = ["h", "c", "C", "r", "q", "a", "t", "i", "d", "*"];
+const KEYS: [&str; 11] = ["h", "c", "C", "r", "q", "a", "t", "i", "v", "d", "*"];
 
 pub fn cases() -> Vec<Case> {
     vec![
         Case::real_time("keys/every-key-in-a-run", every_key),
         Case::bochs("keys/c-says-what-the-channel-says", same_on_both),
+        Case::real_time("keys/barriers-between-guests", barriers),
         Case::real_time("keys/power-off", |lab| ends(lab, "Q")),
         Case::real_time("keys/reboot", |lab| ends(lab, "R")),
     ]
@@ -188,6 +189,58 @@ fn same_on_both(lab: &Lab<'_>) -> Result<()> {
 
 fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
+}
+
+/// Two guests on one CPU, with every barrier that there is: the key shows that guests were changed and entered with them.
+fn barriers(lab: &Lab<'_>) -> Result<()> {
+    let busy = |name: &str| format!("{name},pin=1,cmdline=\"for-ms=100000\"");
+    let mut running = lab
+        .rig("run")
+        .guest(&busy("busy"))
+        .guest(&busy("busy"))
+        .word("mitigations=force")
+        .word("keep")
+        .start()?;
+    let up = running
+        .session
+        .wait_for(Duration::from_secs(30), |channel| {
+            channel.guests().count() >= 2
+        })?;
+    ensure!(up, "the guests did not start");
+    // Some slices.
+    running
+        .session
+        .wait_for(Duration::from_secs(1), |_| false)?;
+    let before = settled(&mut running)?;
+    running.session.press("v")?;
+    settled(&mut running)?;
+    let said = running.console()[before..].to_owned();
+    let line = said
+        .lines()
+        .find(|line| line.contains("cpu1: IBPB"))
+        .with_context(|| format!("no line of CPU 1: {said}"))?;
+    let count = |name: &str| {
+        let after = line.split(name).nth(1)?;
+        let digits = after
+            .trim_start()
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?;
+        digits.parse::<u64>().ok()
+    };
+    for name in ["IBPB", "RSB fill", "VERW", "L1D flush"] {
+        let made = count(name);
+        ensure!(
+            made.is_some_and(|made| made > 2),
+            "{name}: {made:?} ({line})"
+        );
+    }
+    ensure!(
+        count("VERW") > count("IBPB"),
+        "fewer entries than changes: {line}"
+    );
+    running.session.press("Q")?;
+    running.finish()?;
+    Ok(())
 }
 
 /// The machine ends in good order.
