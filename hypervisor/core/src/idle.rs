@@ -106,9 +106,7 @@ struct Choice {
 impl Choice {
     /// What the one-shot is armed for. A poll looks at its limit by itself; every other stay is ended by the one-shot.
     fn alarm(&self) -> Option<Ticks> {
-        let limit = self
-            .limit_at
-            .filter(|_| self.method != EntryMethod::Poll);
+        let limit = self.limit_at.filter(|_| self.method != EntryMethod::Poll);
         limit.into_iter().chain(self.deadline).min()
     }
 
@@ -600,15 +598,13 @@ impl Sleep {
         }
         platform.interrupt_window();
         let handler_ran = self.handler_ran | platform.take_first_irq().is_some();
-        Self { handler_ran, ..self }
+        Self {
+            handler_ran,
+            ..self
+        }
     }
 
-    fn outcome<P: Platform>(
-        &self,
-        platform: &P,
-        choice: &Choice,
-        wake: WakeReason,
-    ) -> IdleOutcome {
+    fn outcome<P: Platform>(&self, platform: &P, choice: &Choice, wake: WakeReason) -> IdleOutcome {
         let rate = platform.rate();
         IdleOutcome::Slept {
             requested: choice.requested,

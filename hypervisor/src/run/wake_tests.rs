@@ -191,10 +191,8 @@ impl Bench {
             return;
         };
         let asleep = || {
-            matches!(
-                pcpu.word.state(),
-                SleepState::Watching | SleepState::Halted
-            ) && !pcpu.word.is_pending()
+            matches!(pcpu.word.state(), SleepState::Watching | SleepState::Halted)
+                && !pcpu.word.is_pending()
                 && pcpu.account.is_asleep()
         };
         while !asleep() {

@@ -200,7 +200,15 @@ fn all_variants(
                 get("ipis") as f64 / rounds,
                 get("passes") as f64 / rounds
             );
-            for what in ["ticks", "period", "ipis", "store", "will-look", "rides", "passes"] {
+            for what in [
+                "ticks",
+                "period",
+                "ipis",
+                "store",
+                "will-look",
+                "rides",
+                "passes",
+            ] {
                 figures.push(Figure {
                     emulator,
                     cpus,
