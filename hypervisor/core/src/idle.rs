@@ -21,7 +21,7 @@
 //!
 //! A sleep that was ended by CALL and nothing else is not worth all that. The calls are served first of all, right after the exit
 //! stamp, so that the caller waits for nothing but them; then comes the account, and from there the way leads back to step 3, if
-//! the [choice may serve again](stays).
+//! the choice may serve again.
 
 use crate::cstate::{CStateFlags, CStateTable, EntryMethod, Fit, StateId};
 use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, StateSet, WakeReason};
