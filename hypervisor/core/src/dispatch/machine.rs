@@ -20,6 +20,8 @@ pub struct Machine<P, S> {
     pcpus: Box<[Pcpu]>,
     /// Every event costs a scheduling pass.
     passes_for_all: AtomicBool,
+    /// Some CPU may say that it watches its word.
+    store_wakes: AtomicBool,
 }
 
 impl<P: Platform, S: Scheduler> Machine<P, S> {
@@ -36,6 +38,7 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             sched,
             pcpus,
             passes_for_all: AtomicBool::new(false),
+            store_wakes: AtomicBool::new(true),
         }
     }
 
@@ -67,6 +70,13 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         self.passes_for_all.store(on, Ordering::Relaxed);
     }
 
+    /// `false`: no CPU says that it watches its word, so that nobody need try the short way to wake one. A try that fails writes all
+    /// the same, and would wake an MWAIT before there is an event.
+    pub fn set_store_wakes(&self, on: bool) {
+        self.store_wakes.store(on, Ordering::Relaxed);
+    }
+
+    #[inline]
     pub(super) fn passes_for_all(&self) -> bool {
         self.passes_for_all.load(Ordering::Relaxed)
     }
@@ -89,7 +99,8 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
     pub fn post(&self, target: CpuId, events: Events) {
         // The short way, for a CPU that watches its word: no interrupt, and no more instructions than it takes. The own one never
         // does: it is here.
-        if let (Some(pcpu), Some(own)) = (self.pcpu(target), self.this_pcpu())
+        if self.store_wakes.load(Ordering::Relaxed)
+            && let (Some(pcpu), Some(own)) = (self.pcpu(target), self.this_pcpu())
             && pcpu.word.post_if_watched(events, own.origin())
         {
             own.wakes.count_store(events);

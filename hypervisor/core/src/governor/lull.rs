@@ -99,6 +99,17 @@ impl Governor for Lull {
         }
     }
 
+    fn again(&mut self, context: &IdleContext<'_>) {
+        self.asked_at = context.now.get();
+        if !self.sleeping {
+            self.sleeping = true;
+            self.slept = 0;
+            self.began_at = self.asked_at;
+            let busy = self.asked_at.saturating_sub(self.woken_at);
+            self.experts.same_plans(context.table, busy);
+        }
+    }
+
     fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
         let (entered, residency, wake) = match *outcome {
             IdleOutcome::Slept {

@@ -53,13 +53,18 @@ impl Menu {
     }
 
     /// The decision, and the predicted length of the sleep if there is one.
-    pub(super) fn decide(&mut self, moment: &Moment<'_>) -> (Decision, Option<Nanos>) {
+    /// Learns what has not been learned from yet.
+    pub(super) fn settle(&mut self, table: &CStateTable) {
         if self.needs_update {
-            self.update(moment.table);
+            self.update(table);
             self.needs_update = false;
         } else if self.last.residency == 0 {
             self.push_interval(UNKNOWN);
         }
+    }
+
+    pub(super) fn decide(&mut self, moment: &Moment<'_>) -> (Decision, Option<Nanos>) {
+        self.settle(moment.table);
 
         let (mut predicted, next_event) = self.predict(moment);
         let shown = (predicted < i64::from(UNKNOWN) * 1000).then(|| Nanos::new(predicted as u64));

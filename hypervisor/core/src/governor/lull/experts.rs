@@ -84,6 +84,12 @@ impl Experts {
         self.present()
     }
 
+    /// An idle period begins, after a busy one of `busy` ns, in which everybody's last plan serves again.
+    pub fn same_plans(&mut self, table: &CStateTable, busy: u64) {
+        self.views.begin(busy);
+        self.shadows.same_plans(table);
+    }
+
     fn present(&self) -> Plan {
         self.followed
             .map_or(self.bases[self.base], |view| self.own[view])

@@ -60,6 +60,12 @@ impl Shadows {
         })
     }
 
+    /// An idle period begins in which they stay with what they chose.
+    pub fn same_plans(&mut self, table: &CStateTable) {
+        self.teo.settle(table);
+        self.menu.settle(table);
+    }
+
     /// Before anything is known: the deepest state for which there is time, but if the timer is far away not before the
     /// time for which the two may poll.
     fn first_plan(&mut self, context: &IdleContext<'_>, worth: usize, to_timer: u64) -> Plan {
