@@ -104,7 +104,7 @@ fn firmware_and_options_can_be_described() {
     let skylake = |cmdline: &str| {
         let words = ["cstates", "--model", "0x55", "--json", "--cmdline", cmdline];
         let said = answer(&Cli::try_parse_from(words).unwrap().args).unwrap();
-        used(&serde_json::from_str(&said).unwrap())
+        used(&serde_json::from_str(&said.0).unwrap())
     };
     let stopping = ["C1 MWAIT 0x00 2/2", "C1E MWAIT 0x01 10/20"];
     assert_eq!(skylake("cpuid=0x80000007:edx=0"), stopping);
