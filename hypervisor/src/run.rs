@@ -27,6 +27,7 @@ pub mod hosting;
 mod probes;
 #[cfg(target_os = "none")]
 mod scheduler;
+#[cfg(target_os = "none")]
 mod start;
 #[cfg(target_os = "none")]
 mod wake_tests;

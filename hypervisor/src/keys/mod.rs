@@ -7,6 +7,7 @@ pub mod cstates;
 
 #[cfg(target_os = "none")]
 mod barriers;
+#[cfg(target_os = "none")]
 mod choice;
 #[cfg(target_os = "none")]
 mod clocks;
