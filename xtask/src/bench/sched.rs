@@ -251,7 +251,7 @@ fn fairness(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// From the kick to the guest: with a CPU for each, where the null scheduler is the floor, and with five vCPUs a CPU.
+/// From the kick to the guest: with a CPU for each, and with five vCPUs a CPU.
 fn latency(report: &mut Report) -> Result<()> {
     println!("\nMicroseconds from a wake to the guest, 8 CPUs");
     println!(

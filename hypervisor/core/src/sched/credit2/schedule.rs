@@ -171,7 +171,8 @@ impl Credit2 {
             if base.is_some() && !yields && credit <= bar {
                 break;
             }
-            let taken = if base.is_some() {
+            // Who yields may spin for the very one that waits.
+            let taken = if base.is_some() && !yields {
                 self.is_awaited_elsewhere(slot, cpu)
             } else {
                 self.is_nearly_there(slot, cpu)
@@ -213,7 +214,7 @@ impl Credit2 {
             })
     }
 
-    /// The same, and that CPU will be there sooner than a CPU that has nothing else to do. It is not while it still comes out of a
+    /// The same, and that CPU will be there sooner than a CPU that has nothing else to do, or whose runner yields. It is not while it still comes out of a
     /// C-state.
     fn is_nearly_there(&self, slot: &Slot, cpu: CpuId) -> bool {
         self.is_awaited_elsewhere(slot, cpu)
