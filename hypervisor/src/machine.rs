@@ -33,6 +33,7 @@ impl Clock for BareMetal {
         time::now()
     }
 
+    #[inline]
     fn rate(&self) -> TickRate {
         time::rate()
     }
@@ -64,7 +65,78 @@ impl Sleeper for BareMetal {
         time::stopped::longest().filter(|_| stops)
     }
 
+    #[inline]
     fn prepare(&self, flags: CStateFlags) {
+        if flags.intersects(PREPARED) || Around::required().contains(Around::CLEAR_BUFFERS) {
+            self.prepare_all(flags);
+        }
+    }
+
+    #[inline]
+    fn recover(&self, flags: CStateFlags) {
+        if flags.intersects(PREPARED) {
+            self.recover_all(flags);
+        }
+    }
+
+    #[inline]
+    fn arm_monitor(&self, word: &WakeWord) {
+        if Around::required().contains(Around::FLUSH_LINE) {
+            sleep::flush_line(word);
+        }
+        sleep::monitor(word);
+    }
+
+    #[inline]
+    fn mwait(&self, hint: MwaitHint, gate: IrqGate) {
+        match gate {
+            IrqGate::Masked => sleep::mwait_masked(hint),
+            IrqGate::Open => sleep::sti_mwait_cli(hint),
+        }
+    }
+
+    #[inline]
+    fn halt(&self) {
+        sleep::sti_hlt_cli();
+    }
+
+    fn io_read(&self, port: u16, settle: bool) {
+        let pm_timer = run::running().and_then(|running| running.firmware.pm_timer);
+        let settle = pm_timer.filter(|_| settle).map(|timer| timer.port);
+        sleep::io_read(port, settle);
+    }
+
+    #[inline]
+    fn poll(&self) {
+        sleep::open_window();
+        if Around::required().contains(Around::TPAUSE) {
+            sleep::tpause((time::now() + time::rate().ticks(LOOK_EVERY)).get());
+        } else {
+            core::hint::spin_loop();
+        }
+    }
+
+    #[inline]
+    fn interrupt_window(&self) {
+        sleep::open_window();
+    }
+
+    #[inline]
+    fn take_first_irq(&self) -> Option<Ticks> {
+        cpu::this().take_first_irq()
+    }
+}
+
+/// The flags for which there is something to do before or after a sleep.
+const PREPARED: CStateFlags = CStateFlags::TIMER_STOPS
+    .union(CStateFlags::INIT_XSTATE)
+    .union(CStateFlags::DISABLE_ARBITRATION)
+    .union(CStateFlags::FLUSH_CACHES)
+    .union(CStateFlags::CLEAR_SPEC_CTRL)
+    .union(CStateFlags::TSC_STOPS);
+
+impl BareMetal {
+    fn prepare_all(&self, flags: CStateFlags) {
         if flags.contains(CStateFlags::TIMER_STOPS) {
             time::broadcast::hand_over(self.cpu());
         }
@@ -92,7 +164,7 @@ impl Sleeper for BareMetal {
         }
     }
 
-    fn recover(&self, flags: CStateFlags) {
+    fn recover_all(&self, flags: CStateFlags) {
         if flags.contains(CStateFlags::TSC_STOPS) {
             time::stopped::restore(self.cpu());
         }
@@ -108,47 +180,6 @@ impl Sleeper for BareMetal {
             let masters = &running.firmware.c_states.bus_masters;
             ARBITER.leave(masters, &MachinePorts, running.online.len());
         }
-    }
-
-    fn arm_monitor(&self, word: &WakeWord) {
-        if Around::required().contains(Around::FLUSH_LINE) {
-            sleep::flush_line(word);
-        }
-        sleep::monitor(word);
-    }
-
-    fn mwait(&self, hint: MwaitHint, gate: IrqGate) {
-        match gate {
-            IrqGate::Masked => sleep::mwait_masked(hint),
-            IrqGate::Open => sleep::sti_mwait_cli(hint),
-        }
-    }
-
-    fn halt(&self) {
-        sleep::sti_hlt_cli();
-    }
-
-    fn io_read(&self, port: u16, settle: bool) {
-        let pm_timer = run::running().and_then(|running| running.firmware.pm_timer);
-        let settle = pm_timer.filter(|_| settle).map(|timer| timer.port);
-        sleep::io_read(port, settle);
-    }
-
-    fn poll(&self) {
-        sleep::open_window();
-        if Around::required().contains(Around::TPAUSE) {
-            sleep::tpause((time::now() + time::rate().ticks(LOOK_EVERY)).get());
-        } else {
-            core::hint::spin_loop();
-        }
-    }
-
-    fn interrupt_window(&self) {
-        sleep::open_window();
-    }
-
-    fn take_first_irq(&self) -> Option<Ticks> {
-        cpu::this().take_first_irq()
     }
 }
 

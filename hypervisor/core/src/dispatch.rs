@@ -64,8 +64,11 @@ pub trait Runner {
     /// The console has input, or its timer has expired.
     fn console(&self);
 
-    /// The queue of cross-CPU calls has entries.
+    /// The queue of cross-CPU calls has entries. It comes right out of the sleep, before anything is accounted for.
     fn call(&self) {}
+
+    /// Something that was asked of this pCPU's sleeps has changed: what it does from now on is by that.
+    fn idle_changed(&self) {}
 
     /// TIMER was posted to this pCPU: a timer that stands in for others may have interrupted here.
     fn timer(&self) {}

@@ -178,6 +178,14 @@ pub trait Governor {
     /// Chooses a state for the sleep that is about to begin. The state must be one of `context.table`.
     fn select(&mut self, context: &IdleContext<'_>) -> Selection;
 
+    /// The last selection serves once more: the CPU did something short, and goes back to the state without asking.
+    ///
+    /// The moment may be past by now: [`reflect`](Self::reflect) follows at once. Whatever the governor learns, it learns as if it
+    /// had been asked, and had answered the same.
+    fn again(&mut self, context: &IdleContext<'_>) {
+        let _same = self.select(context);
+    }
+
     /// Learns from what came of the last selection.
     fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome);
 

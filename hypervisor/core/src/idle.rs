@@ -18,19 +18,26 @@
 //! 6. An interrupt that only ended the sleep is taken, the word is swapped back to AWAKE, and the governor learns.
 //!
 //! An attempt that ends in step 1, 3 or 4 is *aborted*: it is counted as that and as nothing else.
+//!
+//! A sleep that was ended by CALL and nothing else is not worth all that. The calls are served first of all, right after the exit
+//! stamp, so that the caller waits for nothing but them; then comes the account, and from there the way leads back to step 3, if
+//! the choice may serve again.
 
-use crate::cstate::{CStateFlags, CStateTable, EntryMethod, StateId};
+use crate::cstate::{CStateFlags, CStateTable, EntryMethod, Fit, StateId};
 use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, StateSet, WakeReason};
 use crate::platform::Platform;
 use crate::residency::CpuAccount;
 use crate::trace::Recorder;
 use crate::units::{Nanos, Ticks};
-use crate::wake::{Events, SleepState, Taken, WakeWord};
+use crate::wake::{Events, NotAsleep, SleepState, Taken, WakeWord};
+use stays::{Stay, Stays};
 
 mod control;
+mod stays;
 mod stopped_tsc;
 
 pub use control::IdleControl;
+pub use stays::{IdleHost, NoCalls};
 pub use stopped_tsc::{Anchor, ClockPair, MOST_MADE_GOOD, PlatformTimer};
 
 /// Whether stores end a sleep in MWAIT on this CPU.
@@ -74,6 +81,52 @@ pub struct CpuIdle<G> {
     recorder: Option<Recorder>,
     /// The last sleep was a poll that nothing has ended.
     polled_in_vain: bool,
+    /// Stays in this idle entry that the governor has not been told of.
+    untold: Stays,
+    /// The changes that were [followed](Self::follow).
+    followed: Option<u32>,
+}
+
+/// What one idle entry sleeps by.
+#[derive(Clone, Copy)]
+struct Choice {
+    requested: StateId,
+    entered: StateId,
+    method: EntryMethod,
+    flags: CStateFlags,
+    /// What wakers are told.
+    announced: SleepState,
+    /// How long to stay at most.
+    longest: Option<Ticks>,
+    /// The end of the stay by that.
+    limit_at: Option<Ticks>,
+    deadline: Option<Ticks>,
+}
+
+impl Choice {
+    /// What the one-shot is armed for. A poll looks at its limit by itself; every other stay is ended by the one-shot.
+    fn alarm(&self) -> Option<Ticks> {
+        let limit = self.limit_at.filter(|_| self.method != EntryMethod::Poll);
+        limit.into_iter().chain(self.deadline).min()
+    }
+
+    /// The stay begins anew.
+    #[inline]
+    fn restart<P: Platform>(&mut self, platform: &P, now: Ticks) {
+        if let Some(longest) = self.longest {
+            self.limit_at = Some(now + longest);
+            if let Some(alarm) = self.alarm() {
+                platform.arm(alarm);
+            }
+        }
+    }
+
+    /// Are its limit and the deadline still ahead?
+    #[inline]
+    fn is_ahead(&self, now: Ticks) -> bool {
+        let ahead = |time: Option<Ticks>| time.is_none_or(|time| time > now);
+        ahead(self.limit_at) && ahead(self.deadline)
+    }
 }
 
 /// What makes a state one that must not always be entered.
@@ -92,6 +145,8 @@ impl<G: Governor> CpuIdle<G> {
             safe: safe(&table),
             recorder: None,
             polled_in_vain: false,
+            untold: Stays::new(),
+            followed: None,
         }
     }
 
@@ -130,8 +185,13 @@ impl<G: Governor> CpuIdle<G> {
         self.recorder = Some(recorder);
     }
 
-    /// Does from now on what was asked of this CPU.
-    pub fn follow(&mut self, control: &IdleControl) {
+    /// Does from now on what was asked of this CPU. `true` if that has changed.
+    pub fn follow(&mut self, control: &IdleControl) -> bool {
+        let changes = Some(control.changes());
+        if changes == self.followed {
+            return false;
+        }
+        self.followed = changes;
         self.disabled = control.disabled();
         self.latency_limit = control.latency_limit();
         if let Some(name) = control.governor()
@@ -140,18 +200,32 @@ impl<G: Governor> CpuIdle<G> {
             // A governor that is the only one of its kind stays.
             self.governor.change_to(name);
         }
+        true
     }
 
-    /// Sleeps once, at most until `next_deadline`, and says what woke the CPU.
-    ///
-    /// `word` and `account` are the own CPU's. The caller handles the events, and comes back if there is still nothing
-    /// to run.
+    /// [`idle`](Self::idle) of a CPU that nobody calls.
     pub fn idle_once<P: Platform>(
         &mut self,
         platform: &P,
         word: &WakeWord,
         account: &CpuAccount,
         next_deadline: Option<Ticks>,
+    ) -> IdleReport {
+        self.idle(platform, word, account, next_deadline, &NoCalls)
+    }
+
+    /// Sleeps, at most until `next_deadline`, and says what woke the CPU. Calls alone do not, as long as the host lets it stay: they
+    /// are served here.
+    ///
+    /// `word` and `account` are the own CPU's. The caller handles the events, and comes back if there is still nothing
+    /// to run.
+    pub fn idle<P: Platform>(
+        &mut self,
+        platform: &P,
+        word: &WakeWord,
+        account: &CpuAccount,
+        next_deadline: Option<Ticks>,
+        host: &impl IdleHost,
     ) -> IdleReport {
         let now = platform.now();
         if next_deadline.is_some_and(|deadline| deadline <= now) {
@@ -160,13 +234,94 @@ impl<G: Governor> CpuIdle<G> {
         if word.is_pending() {
             return self.aborted(word, account);
         }
+        let mut choice = self.choose(platform, now, next_deadline);
+        let mut rejected = choice.entered != choice.requested;
+        // The stay that calls have ended, until it is accounted for.
+        let mut last: Option<(Sleep, Fit, Nanos)> = None;
+        loop {
+            if self.commit(platform, word, &choice).is_err() {
+                if let Some((sleep, fit, slept)) = last.take() {
+                    account.leave_idle(sleep.left_at, sleep.first_irq(), fit);
+                    self.untold.add(sleep.stay(slept, sleep.left_at));
+                }
+                match self.only_calls(platform, word, account, host, &choice) {
+                    Ok(()) => continue,
+                    Err(taken) => {
+                        self.tell(platform, &choice);
+                        return self.report(taken, IdleOutcome::Aborted);
+                    }
+                }
+            }
+            if core::mem::take(&mut rejected) {
+                account.count_rejected(choice.requested);
+            }
+            platform.take_first_irq(); // Forget the handlers that ran before this sleep.
+            let entered_at = platform.now();
+            match last.take() {
+                None => account.enter_idle(choice.entered, entered_at),
+                Some((sleep, fit, slept)) => {
+                    account.resume_idle(sleep.left_at, sleep.first_irq(), fit, entered_at);
+                    self.untold.add(sleep.stay(slept, entered_at));
+                }
+            }
+            let sleep = self.sleep(platform, word, &choice, entered_at);
+            if !word.is_exactly(Events::CALL) {
+                return self.back(platform, word, account, &choice, sleep, None);
+            }
+            account.pause_idle(sleep.left_at);
+            let taken = word.take_all();
+            host.serve_calls();
+            let slept = sleep.residency(platform);
+            let fit = self.table.fit(choice.entered, slept);
+            let stays = taken.events == Events::CALL
+                && choice.is_ahead(sleep.left_at)
+                && stays::serves_again(self.table.state(choice.entered), fit)
+                && self.may_stay(platform, host, &choice);
+            if !stays {
+                return self.back(platform, word, account, &choice, sleep, Some(taken));
+            }
+            host.stays(&taken);
+            let sleep = sleep.with_window(platform, &choice, taken.state);
+            last = Some((sleep, fit, slept));
+            choice.restart(platform, sleep.left_at);
+        }
+    }
 
+    /// An event came before the sleep. If it is CALL alone, it is served, and the choice is as good as before; otherwise gives the
+    /// events.
+    fn only_calls<P: Platform>(
+        &self,
+        platform: &P,
+        word: &WakeWord,
+        account: &CpuAccount,
+        host: &impl IdleHost,
+        choice: &Choice,
+    ) -> Result<(), Taken> {
+        account.count_aborted();
+        let calls = word.is_exactly(Events::CALL)
+            && self.may_stay(platform, host, choice)
+            // Interrupts may have been off for long.
+            && choice.is_ahead(platform.now());
+        let taken = word.take_all();
+        if calls && taken.events == Events::CALL {
+            host.serve_calls();
+            host.aborted(&taken);
+            return Ok(());
+        }
+        Err(taken)
+    }
+
+    /// Step 2: what to sleep in, and until when.
+    fn choose<P: Platform>(
+        &mut self,
+        platform: &P,
+        now: Ticks,
+        next_deadline: Option<Ticks>,
+    ) -> Choice {
         let context = IdleContext {
-            table: &self.table,
-            sleep_length: next_deadline.map(|deadline| platform.rate().to_nanos(deadline - now)),
             latency_limit: self.latency_limit,
             disabled: self.disabled,
-            now: platform.rate().to_nanos(now),
+            ..moment(platform, &self.table, now, next_deadline)
         };
         let context = self.after_poll(context);
         let selection = self.governor.select(&context);
@@ -184,41 +339,99 @@ impl<G: Governor> CpuIdle<G> {
                 .chain(platform.longest_stay(flags))
                 .min(),
         };
-        let limit_at = stay.map(|limit| now + platform.rate().ticks(limit));
-        // A poll looks at its limit by itself; every other stay is ended by the one-shot.
-        let alarm = limit_at.filter(|_| method != EntryMethod::Poll);
-        match alarm.into_iter().chain(next_deadline).min() {
+        let longest = stay.map(|limit| platform.rate().ticks(limit));
+        let choice = Choice {
+            requested: selection.state,
+            entered,
+            method,
+            flags,
+            announced: self.announced(method),
+            longest,
+            // The choice took its time.
+            limit_at: longest.map(|longest| platform.now() + longest),
+            deadline: next_deadline,
+        };
+        match choice.alarm() {
             Some(alarm) => platform.arm(alarm),
             None => platform.cancel(),
         }
+        choice
+    }
 
-        let monitored = matches!(method, EntryMethod::Mwait { .. });
-        if word
-            .commit(platform, self.announced(method), flags, monitored)
-            .is_err()
-        {
-            return self.aborted(word, account);
-        }
-        if entered != selection.state {
-            account.count_rejected(selection.state);
-        }
-        let sleep = self.sleep(platform, word, account, entered, limit_at);
-        let taken = word.take_all();
-        let events = taken.events;
+    /// Steps 3 and 4.
+    #[inline]
+    fn commit<P: Platform>(
+        &self,
+        platform: &P,
+        word: &WakeWord,
+        choice: &Choice,
+    ) -> Result<(), NotAsleep> {
+        let monitored = matches!(choice.method, EntryMethod::Mwait { .. });
+        word.commit(platform, choice.announced, choice.flags, monitored)
+    }
 
-        let wake = sleep.wake_reason(events, next_deadline);
-        self.polled_in_vain = method == EntryMethod::Poll && wake == WakeReason::Limit;
+    /// May the choice serve again, as far as it does not depend on the last stay?
+    #[inline]
+    fn may_stay<P: Platform>(&self, platform: &P, host: &impl IdleHost, choice: &Choice) -> bool {
+        let still_allowed = || self.allowed(platform, choice.requested) == choice.entered;
+        choice.entered == choice.requested
+            && (!choice.flags.intersects(CHECKS) || still_allowed())
+            && !self.untold.is_full()
+            && self.recorder.is_none()
+            && host.may_stay(choice.deadline)
+    }
+
+    /// A sleep has ended, and the CPU does not stay. Calls were `served` already, if they were what it ended for.
+    fn back<P: Platform>(
+        &mut self,
+        platform: &P,
+        word: &WakeWord,
+        account: &CpuAccount,
+        choice: &Choice,
+        sleep: Sleep,
+        served: Option<Taken>,
+    ) -> IdleReport {
+        let fit = self.table.fit(choice.entered, sleep.residency(platform));
+        account.leave_idle(sleep.left_at, sleep.first_irq(), fit);
+        let announced = choice.announced;
+        let sleep = sleep.with_window(platform, choice, announced);
+        let taken = served.unwrap_or_else(|| word.take_all());
+        let wake = sleep.wake_reason(taken.events, choice);
+        self.polled_in_vain = choice.method == EntryMethod::Poll && wake == WakeReason::Limit;
         if wake == WakeReason::Spurious {
             account.count_spurious();
         }
-        let outcome = IdleOutcome::Slept {
-            requested: selection.state,
-            entered,
-            residency: platform.rate().to_nanos(sleep.woken_at - sleep.entered_at),
-            irq: platform.rate().to_nanos(sleep.left_at - sleep.woken_at),
-            wake,
-        };
+        self.tell(platform, choice);
+        let outcome = sleep.outcome(platform, choice, wake);
         self.report(taken, outcome)
+    }
+
+    /// Tells the governor of the stays that it does not know of.
+    fn tell<P: Platform>(&mut self, platform: &P, choice: &Choice) {
+        for stay in self.untold.drain() {
+            let irq = match stay.irq {
+                Ticks::ZERO => Nanos::ZERO,
+                irq => platform.rate().to_nanos(irq),
+            };
+            let outcome = IdleOutcome::Slept {
+                requested: choice.requested,
+                entered: choice.entered,
+                residency: stay.residency,
+                irq,
+                wake: if stay.handler_ran {
+                    WakeReason::Interrupt
+                } else {
+                    WakeReason::Store
+                },
+            };
+            self.governor.reflect(&self.table, &outcome);
+            let context = IdleContext {
+                latency_limit: self.latency_limit,
+                disabled: self.disabled,
+                ..moment(platform, &self.table, stay.again_at, choice.deadline)
+            };
+            self.governor.again(&context);
+        }
     }
 
     /// Who has polled in vain sleeps next, whatever the governor makes of it: a poll does not follow a poll.
@@ -253,23 +466,17 @@ impl<G: Governor> CpuIdle<G> {
         }
     }
 
-    /// Steps 5 and 6, up to the point where the word can be swapped back.
+    /// The sleep itself, up to the exit stamp.
+    #[inline]
     fn sleep<P: Platform>(
         &self,
         platform: &P,
         word: &WakeWord,
-        account: &CpuAccount,
-        state: StateId,
-        limit_at: Option<Ticks>,
+        choice: &Choice,
+        entered_at: Ticks,
     ) -> Sleep {
-        let method = self.table.state(state).method;
-        let flags = self.table.state(state).flags;
-        platform.take_first_irq(); // Forget the handlers that ran before this sleep.
-        let entered_at = platform.now();
-        account.enter_idle(state, entered_at);
-
-        let during_poll = match method {
-            EntryMethod::Poll => poll(platform, word, limit_at),
+        let during_poll = match choice.method {
+            EntryMethod::Poll => poll(platform, word, choice.limit_at),
             EntryMethod::Halt => {
                 platform.halt();
                 None
@@ -279,29 +486,19 @@ impl<G: Governor> CpuIdle<G> {
                 None
             }
             EntryMethod::IoRead(port) => {
-                platform.io_read(port, flags.contains(CStateFlags::READ_PM_TIMER));
+                let settle = choice.flags.contains(CStateFlags::READ_PM_TIMER);
+                platform.io_read(port, settle);
                 None
             }
         };
-        platform.recover(flags);
+        platform.recover(choice.flags);
         let first_irq = during_poll.or_else(|| platform.take_first_irq());
-
         let left_at = platform.now();
-        let woken_at = first_irq.unwrap_or(left_at);
-        let slept = platform.rate().to_nanos(woken_at - entered_at);
-        account.leave_idle(left_at, first_irq, self.table.fit(state, slept));
-
-        let mut handler_ran = first_irq.is_some();
-        if !method.runs_handlers() {
-            platform.interrupt_window();
-            handler_ran |= platform.take_first_irq().is_some();
-        }
         Sleep {
             entered_at,
-            woken_at,
+            woken_at: first_irq.unwrap_or(left_at),
             left_at,
-            handler_ran,
-            limit_at,
+            handler_ran: first_irq.is_some(),
         }
     }
 
@@ -335,7 +532,25 @@ impl<G: Governor> CpuIdle<G> {
     }
 }
 
+/// What is known at this time, without limits.
+fn moment<'a, P: Platform>(
+    platform: &P,
+    table: &'a CStateTable,
+    now: Ticks,
+    deadline: Option<Ticks>,
+) -> IdleContext<'a> {
+    let rate = platform.rate();
+    IdleContext {
+        table,
+        sleep_length: deadline.map(|deadline| rate.to_nanos(deadline - now)),
+        latency_limit: None,
+        disabled: StateSet::NONE,
+        now: rate.to_nanos(now),
+    }
+}
+
 /// One sleep, as measured.
+#[derive(Clone, Copy)]
 struct Sleep {
     entered_at: Ticks,
     /// When the first handler inside the state began; the exit stamp if none did.
@@ -343,16 +558,68 @@ struct Sleep {
     left_at: Ticks,
     /// Did any handler run, inside the state or in the window after it?
     handler_ran: bool,
-    /// The end of the stay, if the governor set one.
-    limit_at: Option<Ticks>,
 }
 
 impl Sleep {
-    fn wake_reason(&self, events: Events, deadline: Option<Ticks>) -> WakeReason {
+    /// The first handler inside the state.
+    fn first_irq(&self) -> Option<Ticks> {
+        Some(self.woken_at).filter(|&woken| woken != self.left_at)
+    }
+
+    /// Time up to the first handler inside the state.
+    #[inline]
+    fn residency<P: Platform>(&self, platform: &P) -> Nanos {
+        platform.rate().to_nanos(self.woken_at - self.entered_at)
+    }
+
+    /// As the governor is told of it later; the next one began at this time.
+    #[inline]
+    fn stay(&self, residency: Nanos, again_at: Ticks) -> Stay {
+        Stay {
+            residency,
+            irq: self.left_at - self.woken_at,
+            handler_ran: self.handler_ran,
+            again_at,
+        }
+    }
+
+    /// Takes the interrupt that has ended the sleep, where none is taken inside; and the one that somebody owes who was told that
+    /// the CPU sees no store, if the store has ended the sleep all the same: it would end the next one.
+    #[inline]
+    fn with_window<P: Platform>(
+        self,
+        platform: &P,
+        choice: &Choice,
+        announced: SleepState,
+    ) -> Self {
+        let owed = announced == SleepState::Halted && !self.handler_ran;
+        if choice.method.runs_handlers() && !owed {
+            return self;
+        }
+        platform.interrupt_window();
+        let handler_ran = self.handler_ran | platform.take_first_irq().is_some();
+        Self {
+            handler_ran,
+            ..self
+        }
+    }
+
+    fn outcome<P: Platform>(&self, platform: &P, choice: &Choice, wake: WakeReason) -> IdleOutcome {
+        let rate = platform.rate();
+        IdleOutcome::Slept {
+            requested: choice.requested,
+            entered: choice.entered,
+            residency: self.residency(platform),
+            irq: rate.to_nanos(self.left_at - self.woken_at),
+            wake,
+        }
+    }
+
+    fn wake_reason(&self, events: Events, choice: &Choice) -> WakeReason {
         let reached = |time: Option<Ticks>| time.is_some_and(|time| time <= self.woken_at);
-        if reached(deadline) {
+        if reached(choice.deadline) {
             WakeReason::Timer
-        } else if reached(self.limit_at) && events.difference(Events::TIMER).is_empty() {
+        } else if reached(choice.limit_at) && events.difference(Events::TIMER).is_empty() {
             // The one-shot's handler posts TIMER here too.
             WakeReason::Limit
         } else if self.handler_ran {

@@ -235,7 +235,12 @@ impl TickRate {
     }
 
     /// A span in nanoseconds, rounded down.
+    #[inline]
     pub const fn to_nanos(self, span: Ticks) -> Nanos {
+        // Mostly it is short, and then 64 bits do.
+        if let Some(product) = span.0.checked_mul(Self::NANOS_PER_SECOND as u64) {
+            return Nanos(product / self.hz.get());
+        }
         let nanos = span.0 as u128 * Self::NANOS_PER_SECOND / self.hz.get() as u128;
         Nanos(saturate(nanos))
     }

@@ -335,6 +335,7 @@ impl WakeWord {
     /// The events that are pending; the CPU stays AWAKE and must handle them first.
     ///
     /// Only the word's own CPU calls this, and only when it is AWAKE.
+    #[inline]
     pub fn publish(&self, state: SleepState) -> Result<(), Events> {
         let awake = state_bits(SleepState::Awake);
         #[cfg(loom)]
@@ -386,6 +387,7 @@ impl WakeWord {
     }
 
     /// [`take`](Self::take), and says what the CPU did until now, and who posted first.
+    #[inline]
     pub fn take_all(&self) -> Taken {
         let order = if mutant!(RelaxedTake) {
             Ordering::Relaxed
@@ -418,12 +420,19 @@ impl WakeWord {
         self.word.load(Ordering::Acquire) & EVENTS_MASK != 0
     }
 
+    /// Are these events pending, and no others?
+    #[inline]
+    pub fn is_exactly(&self, events: Events) -> bool {
+        self.word.load(Ordering::Relaxed) & EVENTS_MASK == u64::from(events.bits())
+    }
+
     /// The events that are pending, without taking them. For the owner, and for dumps.
     pub fn pending(&self) -> Events {
         events_of(self.word.load(Ordering::Acquire))
     }
 
     /// What the CPU does at the moment. For dumps and choices of placement, never to decide on an interrupt.
+    #[inline]
     pub fn state(&self) -> SleepState {
         state_of(self.word.load(Ordering::Relaxed))
     }

@@ -128,7 +128,12 @@ impl PerCpu {
     }
 
     /// TSC stamp of the first interrupt or NMI entered since the last call, and forgets it.
+    #[inline]
     pub fn take_first_irq(&self) -> Option<Ticks> {
+        // Mostly there is none, and a locked instruction costs more than a look.
+        if self.first_irq.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
         match self.first_irq.swap(0, Ordering::Relaxed) {
             0 => None,
             tsc => Some(Ticks::new(tsc)),

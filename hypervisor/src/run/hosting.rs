@@ -65,9 +65,12 @@ impl Runner for Hosting {
 
     fn call(&self) {
         smp::calls::serve();
-        // Something was asked of this CPU: what it has counted so far belongs to the time before.
-        hardware::sample(self.running, self.cpu, BareMetal.now());
         msr_writes::catch_up(self.running, self.cpu);
+    }
+
+    fn idle_changed(&self) {
+        // What it has counted so far belongs to the time before.
+        hardware::sample(self.running, self.cpu, BareMetal.now());
     }
 
     fn late_writes(&self) {

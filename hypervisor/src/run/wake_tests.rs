@@ -3,7 +3,7 @@
 //! Runs on the boot CPU before its dispatch loop, while all others turn theirs and are idle; then the machine ends.
 
 use core::hint::spin_loop;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lull_core::call::Wait;
 use lull_core::options::WakeTest;
@@ -71,6 +71,17 @@ fn answer(_: u64) {
 /// Lines to dirty before an IPI.
 static LINES: [AtomicU64; 64 * 8] = [const { AtomicU64::new(0) }; 64 * 8];
 
+/// Does somebody look for calls?
+static LOOKING: AtomicBool = AtomicBool::new(false);
+
+/// Serves calls until it is told to stop.
+fn look_for_calls(_: u64) {
+    while LOOKING.load(Ordering::Relaxed) {
+        calls::serve();
+        spin_loop();
+    }
+}
+
 struct Bench {
     running: &'static Running,
     others: CpuSet,
@@ -94,9 +105,18 @@ impl Bench {
         self.one_to_one("ipistorm-sync", target, STORM, || {
             let _ = calls::on(target, nothing, 0, Wait::UntilDone);
         });
-        // The same, but each call finds the target asleep; only the calls are timed.
+        // The same, but each call finds the target asleep.
         self.storm("ipistorm-idle", target, STORM, Some(target), || {
             let _ = calls::on(target, nothing, 0, Wait::UntilDone);
+        });
+        // What that consists of, each alone: the call, to a CPU that looks for calls and does nothing else; a wake for nothing; a wake
+        // with a scheduling pass.
+        self.call_alone(target);
+        self.storm("wake-notify", target, STORM, Some(target), || {
+            self.running.machine.post(target, Events::NOTIFY);
+        });
+        self.storm("wake-resched", target, STORM, Some(target), || {
+            self.running.machine.post(target, Events::RESCHED);
         });
         self.one_to_one("ipistorm-async", target, STORM, || {
             let _ = calls::on(target, nothing, 0, Wait::No);
@@ -150,16 +170,34 @@ impl Bench {
         }
     }
 
+    fn call_alone(&self, target: CpuId) {
+        LOOKING.store(true, Ordering::Relaxed);
+        if calls::on(target, look_for_calls, 0, Wait::No).is_err() {
+            return;
+        }
+        self.one_to_one("call-alone", target, STORM, || {
+            let _ = calls::on(target, nothing, 0, Wait::UntilDone);
+        });
+        LOOKING.store(false, Ordering::Relaxed);
+    }
+
     fn one_to_one(&self, name: &str, target: CpuId, rounds: u64, once: impl FnMut()) {
         self.storm(name, target, rounds, None, once);
     }
 
-    /// Waits until this CPU sleeps.
+    /// Waits until this CPU sleeps: has said so, and is at the instruction that does it.
     fn until_asleep(&self, cpu: CpuId) {
-        let Some(word) = self.word(cpu) else { return };
-        wait_for("a CPU falls asleep", || {
-            matches!(word.state(), SleepState::Watching | SleepState::Halted) && !word.is_pending()
-        });
+        let Some(pcpu) = self.running.machine.pcpu(cpu) else {
+            return;
+        };
+        let asleep = || {
+            matches!(pcpu.word.state(), SleepState::Watching | SleepState::Halted)
+                && !pcpu.word.is_pending()
+                && pcpu.account.is_asleep()
+        };
+        while !asleep() {
+            spin_loop();
+        }
     }
 
     fn storm(
@@ -185,25 +223,32 @@ impl Bench {
         };
         let (posts, passes) = (own.wakes.counts(), theirs.stats.counts().all_passes());
         let mut took = 0;
+        // From one round to the next.
+        let period;
         if let Some(cpu) = asleep {
+            self.until_asleep(cpu);
+            let first = time::now();
             for _ in 0..rounds {
-                self.until_asleep(cpu);
                 let start = time::now();
                 once();
                 took += (time::now() - start).get();
+                self.until_asleep(cpu);
             }
+            period = (time::now() - first).get();
         } else {
             let start = time::now();
             for _ in 0..rounds {
                 once();
             }
             took = (time::now() - start).get();
+            period = took;
         }
         let posts = own.wakes.counts().since(&posts);
         let passes = theirs.stats.counts().all_passes() - passes;
         for (what, value, unit) in [
             ("rounds", rounds, "rounds"),
             ("ticks", took / rounds.max(1), "ticks/round"),
+            ("period", period / rounds.max(1), "ticks/round"),
             ("ipis", posts.ipis(), "IPIs"),
             ("store", posts.of(Wake::StoreWakes), "wakes"),
             ("will-look", posts.of(Wake::WillLook), "posts"),

@@ -46,12 +46,14 @@ impl Head {
     }
 
     /// For the queue's own CPU, and for its callers to wait by.
+    #[inline]
     pub fn is_pending(&self) -> bool {
         let head = self.0.load(Ordering::Relaxed);
         head & CLOSED == 0 && head & (NEWEST | DOORBELL) != 0
     }
 
     /// Links a slot in front. `true` if the queue was empty: then the caller owes the wake.
+    #[inline]
     pub fn push(&self, number: u32, slot: &Slot) -> Result<bool, Closed> {
         let order = if mutant!(CallRelaxedPush) {
             Ordering::Relaxed
@@ -80,6 +82,7 @@ impl Head {
     }
 
     /// Rings the doorbell. `true` if the queue was empty: then the caller owes the wake.
+    #[inline]
     pub fn ring(&self) -> Result<bool, Closed> {
         // Also the answer to "is it closed?": either the CPU's last look comes after this, and sees the bit that was set
         // before, or it came before, and then this sees that the queue is closed.
@@ -91,6 +94,7 @@ impl Head {
     }
 
     /// Empties the queue, which is [pending](Self::is_pending), and gives what was in it. By its own CPU.
+    #[inline]
     pub fn take(&self) -> Taken {
         if mutant!(CallTakeInTwoSteps) {
             let head = self.0.load(Ordering::Acquire);
@@ -136,11 +140,13 @@ impl Slot {
     }
 
     /// The caller's side. Acquires: whoever gave it back has read what was in it.
+    #[inline]
     pub fn is_free(&self) -> bool {
         self.state.load(Ordering::Acquire) == FREE
     }
 
     /// The caller's side: it is under way from here on.
+    #[inline]
     pub fn fill(&self, words: [u64; 2], wait: Wait) {
         for (place, word) in self.words.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
@@ -153,21 +159,25 @@ impl Slot {
     }
 
     /// The caller's side: has the function run? Acquires what it has written.
+    #[inline]
     pub fn is_done(&self) -> bool {
         self.state.load(Ordering::Acquire) == DONE
     }
 
     /// The caller's side: it is its own again.
+    #[inline]
     pub fn give_back(&self) {
         self.state.store(FREE, Ordering::Relaxed);
     }
 
     /// The target's side.
+    #[inline]
     pub fn next(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }
 
     /// The target's side.
+    #[inline]
     pub fn contents(&self) -> ([u64; 2], Wait) {
         let wait = match self.state.load(Ordering::Relaxed) {
             AWAITED => Wait::UntilDone,
@@ -181,6 +191,7 @@ impl Slot {
     }
 
     /// The target's side: it has no use for it any more.
+    #[inline]
     pub fn hand_back(&self, wait: Wait) {
         let state = match wait {
             Wait::UntilDone => DONE,
@@ -191,17 +202,20 @@ impl Slot {
 }
 
 /// The number of a CPU's slot; never 0.
+#[inline]
 pub const fn number(cpu: usize, slot: usize) -> u32 {
     (cpu * SLOTS + slot + 1) as u32
 }
 
 /// Where the slot of this number is. 0 is nowhere.
+#[inline]
 pub const fn place(number: u32) -> (usize, usize) {
     let index = (number as usize).wrapping_sub(1);
     (index / SLOTS, index % SLOTS)
 }
 
 /// Turns a chain of slots around. By the target, whose they are. Gives the number of the oldest.
+#[inline]
 pub fn oldest_first<'a>(newest: u32, slot_of: impl Fn(u32) -> Option<&'a Slot>) -> u32 {
     let (mut turned, mut at) = (0, newest);
     while let Some(slot) = slot_of(at) {

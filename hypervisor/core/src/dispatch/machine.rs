@@ -67,6 +67,7 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         self.passes_for_all.store(on, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(super) fn passes_for_all(&self) -> bool {
         self.passes_for_all.load(Ordering::Relaxed)
     }

@@ -110,6 +110,7 @@ impl Pcpu {
     }
 
     /// When it must look at its deadlines again.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Ticks> {
         let next = Ticks::new(self.next_deadline.load(Ordering::Acquire));
         (next != Ticks::MAX).then_some(next)
@@ -155,9 +156,14 @@ impl Pcpu {
     }
 
     /// Takes the earliest deadline out, if it was reached.
-    pub(super) fn pop_expired(&self, now: Ticks) -> Option<(TimerKey, Ticks)> {
-        // Without the lock, in the common case that nothing is due.
-        self.next_deadline().filter(|&next| next <= now)?;
+    #[inline]
+    pub(super) fn pop_expired(&self, now: impl FnOnce() -> Ticks) -> Option<(TimerKey, Ticks)> {
+        // Without the lock, in the common case that nothing is due, and without the time, if nothing is set.
+        let next = self.next_deadline()?;
+        let now = now();
+        if next > now {
+            return None;
+        }
         self.with_timers(|timers| timers.pop_expired(now))
     }
 

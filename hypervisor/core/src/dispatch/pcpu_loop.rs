@@ -5,7 +5,7 @@ use super::pcpu::Pcpu;
 use super::stats::{PassCause, WokenBy};
 use super::{RunOutcome, Runner};
 use crate::governor::{Governor, IdleOutcome};
-use crate::idle::CpuIdle;
+use crate::idle::{CpuIdle, IdleHost};
 use crate::platform::Platform;
 use crate::sched::{Leave, Prev, Scheduler};
 use crate::timer::TimerKey;
@@ -96,7 +96,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     }
 
     fn expire(&mut self) {
-        while let Some((key, deadline)) = self.pcpu.pop_expired(self.now()) {
+        while let Some((key, deadline)) = self.pcpu.pop_expired(|| self.now()) {
             match key {
                 TimerKey::Probe => self.runner.probe(deadline),
                 TimerKey::LateWrites => self.runner.late_writes(),
@@ -205,8 +205,19 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     fn sleep<G: Governor>(&mut self, idle: &mut CpuIdle<G>) -> Events {
         let deadline = self.pcpu.next_deadline();
         let platform = self.machine.platform();
-        idle.follow(&self.pcpu.idle);
-        let report = idle.idle_once(platform, &self.pcpu.word, &self.pcpu.account, deadline);
+        // Before they are followed: what changes meanwhile ends the next stay.
+        let changes = self.pcpu.idle.changes();
+        if idle.follow(&self.pcpu.idle) {
+            self.runner.idle_changed();
+        }
+        let host = Idling {
+            machine: self.machine,
+            runner: self.runner,
+            pcpu: self.pcpu,
+            changes,
+        };
+        let (word, account) = (&self.pcpu.word, &self.pcpu.account);
+        let report = idle.idle(platform, word, account, deadline, &host);
         self.armed = None; // The idle path arms for itself.
         if let Some(how) = WokenHow::of(&report.taken) {
             self.pcpu.wakers.record(how, self.waker(&report.taken));
@@ -247,5 +258,43 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
 
     fn now(&self) -> Ticks {
         self.machine.platform().now()
+    }
+}
+
+/// This CPU, as its idle path sees it while calls come and go.
+struct Idling<'a, P, S, R> {
+    machine: &'a Machine<P, S>,
+    runner: &'a R,
+    pcpu: &'a Pcpu,
+    /// The changes that the idle path follows.
+    changes: u32,
+}
+
+impl<P: Platform, S: Scheduler, R: Runner> IdleHost for Idling<'_, P, S, R> {
+    #[inline]
+    fn serve_calls(&self) {
+        self.runner.call();
+    }
+
+    #[inline]
+    fn may_stay(&self, deadline: Option<Ticks>) -> bool {
+        self.pcpu.next_deadline() == deadline
+            && self.pcpu.idle.changes() == self.changes
+            && !self.machine.passes_for_all()
+    }
+
+    #[inline]
+    fn stays(&self, taken: &Taken) {
+        self.aborted(taken);
+        self.pcpu.stats.woken(WokenBy::Call);
+    }
+
+    #[inline]
+    fn aborted(&self, taken: &Taken) {
+        if let Some(how) = WokenHow::of(taken) {
+            // Calls are posted by others only.
+            self.pcpu.wakers.record(how, taken.origin);
+        }
+        self.pcpu.stats.turn(None);
     }
 }

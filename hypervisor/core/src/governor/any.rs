@@ -99,6 +99,10 @@ impl Governor for AnyGovernor {
         each!(self, governor => governor.select(context))
     }
 
+    fn again(&mut self, context: &IdleContext<'_>) {
+        each!(self, governor => governor.again(context));
+    }
+
     fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
         each!(self, governor => governor.reflect(table, outcome));
     }

@@ -92,6 +92,16 @@ impl Governor for Lull {
         }
     }
 
+    fn again(&mut self, context: &IdleContext<'_>) {
+        self.asked_at = context.now.get();
+        if !self.sleeping {
+            self.sleeping = true;
+            self.slept = 0;
+            let busy = self.asked_at.saturating_sub(self.woken_at);
+            self.views.same_plan(context, busy);
+        }
+    }
+
     fn reflect(&mut self, table: &CStateTable, outcome: &IdleOutcome) {
         let IdleOutcome::Slept {
             entered,

@@ -6,7 +6,7 @@
 //! half of them.
 
 use super::moment::{
-    Decision, Moment, PollLimit, SAFE_TIMER_RANGE, SHORT_STAY, Stay, TICK, Tick, latency, residency,
+    Decision, Moment, PollLimit, SAFE_TIMER_RANGE, SHORT_STAY, Stay, TICK, Tick, latency, signed,
 };
 use super::{Governor, IdleContext, IdleOutcome, Selection};
 use crate::cstate::{CStateTable, MAX_STATES};
@@ -57,9 +57,7 @@ impl Teo {
     }
 
     pub(super) fn decide(&mut self, moment: &Moment<'_>) -> Decision {
-        if let Some(stay) = self.last.take() {
-            self.update(moment.table, stay);
-        }
+        self.settle(moment.table);
         self.sleep_length = i64::MAX;
 
         let Some(candidates) = self.candidates(moment) else {
@@ -150,6 +148,13 @@ impl Teo {
         chosen
     }
 
+    /// Learns what has not been learned from yet.
+    pub(super) fn settle(&mut self, table: &CStateTable) {
+        if let Some(stay) = self.last.take() {
+            self.update(table, stay);
+        }
+    }
+
     fn update(&mut self, table: &CStateTable, stay: Stay) {
         let exit_latency = latency(table, stay.state);
         decay(&mut self.short_idles);
@@ -168,13 +173,14 @@ impl Teo {
 
         let (mut timer_bin, mut wake_bin) = (0, 0);
         let mut total = 0;
-        for (state, bin) in self.bins.iter_mut().enumerate().take(table.count()) {
+        for (state, (bin, figures)) in self.bins.iter_mut().zip(table.states()).enumerate() {
             decay(&mut bin.hits);
             decay(&mut bin.intercepts);
             total += bin.hits + bin.intercepts;
-            if residency(table, state) <= self.sleep_length {
+            let residency = signed(figures.target_residency.to_nanos());
+            if residency <= self.sleep_length {
                 timer_bin = state;
-                if residency(table, state) <= measured {
+                if residency <= measured {
                     wake_bin = state;
                 }
             }

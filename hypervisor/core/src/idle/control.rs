@@ -32,6 +32,8 @@ pub struct IdleControl {
     claims: Lock<Vec<(VcpuId, Nanos)>>,
     /// Index in [`AnyGovernor::NAMES`].
     governor: AtomicU32,
+    /// How often something was changed. Counted after the change is made.
+    changes: AtomicU32,
 }
 
 impl IdleControl {
@@ -44,7 +46,18 @@ impl IdleControl {
             claimed: AtomicU64::new(NO_LIMIT),
             claims: Lock::new(Vec::with_capacity(vcpus)),
             governor: AtomicU32::new(NO_GOVERNOR),
+            changes: AtomicU32::new(0),
         }
+    }
+
+    /// How often something was changed so far. As long as this is the same, so is all else.
+    #[inline]
+    pub fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// The states that were switched off.
@@ -55,6 +68,7 @@ impl IdleControl {
     /// Switches states off, and all others on.
     pub fn set_off(&self, states: StateSet) {
         self.off.store(states.bits().into(), Ordering::Relaxed);
+        self.changed();
     }
 
     /// The states that are over the limit on depth.
@@ -65,6 +79,7 @@ impl IdleControl {
     /// Sets which states are over the limit on depth.
     pub fn set_too_deep(&self, states: StateSet) {
         self.too_deep.store(states.bits().into(), Ordering::Relaxed);
+        self.changed();
     }
 
     /// The states that must not be chosen, for whatever reason.
@@ -81,6 +96,7 @@ impl IdleControl {
     pub fn set_own_limit(&self, limit: Option<Nanos>) {
         let raw = limit.map_or(NO_LIMIT, |limit| limit.get().min(NO_LIMIT - 1));
         self.own_limit.store(raw, Ordering::Relaxed);
+        self.changed();
     }
 
     /// The smallest limit of the vCPUs that last ran here.
@@ -111,6 +127,7 @@ impl IdleControl {
         let raw = smallest.map_or(NO_LIMIT, |limit| limit.min(NO_LIMIT - 1));
         self.claimed.store(raw, Ordering::Relaxed);
         drop(claims);
+        self.changed();
         self.latency_limit() != before
     }
 
@@ -125,6 +142,7 @@ impl IdleControl {
         let index = AnyGovernor::NAMES.iter().position(|known| *known == name);
         if let Some(index) = index {
             self.governor.store(index as u32, Ordering::Relaxed);
+            self.changed();
         }
         index.is_some()
     }

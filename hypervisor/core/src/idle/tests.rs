@@ -886,3 +886,225 @@ fn where_only_poll_is_allowed_it_has_no_limit_of_its_own() {
         "{outcome:?}"
     );
 }
+
+/// A host that counts.
+#[derive(Default)]
+struct Host {
+    served: Cell<u64>,
+    served_at: Cell<u64>,
+    stayed: Cell<u64>,
+    aborted: Cell<u64>,
+    leave: Cell<bool>,
+}
+
+struct Hosted<'a, 'b>(&'a Host, &'a Machine<'b>);
+
+impl IdleHost for Hosted<'_, '_> {
+    fn serve_calls(&self) {
+        self.0.served.set(self.0.served.get() + 1);
+        self.0.served_at.set(self.1.calls.borrow().len() as u64);
+    }
+
+    fn may_stay(&self, _: Option<Ticks>) -> bool {
+        !self.0.leave.get()
+    }
+
+    fn stays(&self, taken: &Taken) {
+        assert_eq!(taken.events, Events::CALL);
+        self.0.stayed.set(self.0.stayed.get() + 1);
+    }
+
+    fn aborted(&self, taken: &Taken) {
+        assert_eq!(taken.events, Events::CALL);
+        self.0.aborted.set(self.0.aborted.get() + 1);
+    }
+}
+
+/// One call during each of these sleeps; then the timer.
+fn called(method: EntryMethod, sleeps: usize, deadline: u64) -> (Host, Vec<IdleOutcome>, Snapshot) {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, std::vec![(Moment::Asleep, Events::CALL)]);
+    let left = Cell::new(sleeps - 1);
+    let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
+    let host = Host::default();
+    struct Again<'a, 'b>(Hosted<'a, 'b>, &'a Cell<usize>);
+    impl IdleHost for Again<'_, '_> {
+        fn serve_calls(&self) {
+            self.0.serve_calls();
+            if let Some(left) = self.1.get().checked_sub(1) {
+                self.1.set(left);
+                let again = (Moment::Asleep, Events::CALL);
+                self.0.1.script.borrow_mut().push(again);
+            }
+        }
+        fn may_stay(&self, deadline: Option<Ticks>) -> bool {
+            self.0.may_stay(deadline)
+        }
+        fn stays(&self, taken: &Taken) {
+            self.0.stays(taken);
+        }
+        fn aborted(&self, taken: &Taken) {
+            self.0.aborted(taken);
+        }
+    }
+    let again = Again(Hosted(&host, &machine), &left);
+    let until = Some(Ticks::new(deadline));
+    let report = cpu.idle.idle(&machine, &word, &cpu.account, until, &again);
+    assert!(report.events.contains(Events::TIMER), "{report:?}");
+    let outcomes = cpu.outcomes().to_vec();
+    (host, outcomes, cpu.row())
+}
+
+#[test]
+fn calls_do_not_end_the_idle_entry_and_all_is_told_and_accounted_for() {
+    for method in METHODS {
+        // The mock sleeps to the deadline where nothing else comes.
+        let (host, outcomes, row) = called(method, 5, 50_000);
+        assert_eq!((host.served.get(), host.stayed.get()), (5, 5), "{method:?}");
+        assert_eq!(usage(&row), 6, "{method:?}");
+        assert_eq!(outcomes.len(), 6, "{method:?}: {outcomes:?}");
+        let told: u64 = outcomes
+            .iter()
+            .map(|outcome| match outcome {
+                IdleOutcome::Slept { residency, .. } => residency.get(),
+                other => panic!("{other:?}"),
+            })
+            .sum();
+        assert_eq!(
+            told,
+            row.residency().get(),
+            "{method:?}: a tick is a nanosecond"
+        );
+        let called = &outcomes[..5];
+        assert!(
+            called.iter().all(|outcome| matches!(
+                outcome,
+                IdleOutcome::Slept {
+                    wake: WakeReason::Store | WakeReason::Interrupt,
+                    ..
+                }
+            )),
+            "{method:?}: {called:?}"
+        );
+    }
+}
+
+#[test]
+fn a_call_is_served_right_after_the_exit_stamp() {
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, std::vec![(Moment::Asleep, Events::CALL)]);
+    let method = EntryMethod::Mwait {
+        hint: MwaitHint::C1,
+        gate: IrqGate::Masked,
+    };
+    let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
+    let host = Host::default();
+    let hosted = Hosted(&host, &machine);
+    let until = Some(Ticks::new(5000));
+    let report = cpu.idle.idle(&machine, &word, &cpu.account, until, &hosted);
+    assert_eq!(report.events, Events::TIMER);
+    assert_eq!(
+        *machine.calls.borrow(),
+        [
+            "now", "arm", "monitor", "now", "mwait", "now", "window", "monitor", "now", "mwait",
+            "now", "window"
+        ]
+    );
+    assert_eq!(
+        host.served_at.get(),
+        6,
+        "after the exit stamp, before the window"
+    );
+}
+
+#[test]
+fn a_choice_serves_a_bounded_number_of_calls() {
+    let method = EntryMethod::Mwait {
+        hint: MwaitHint::C1,
+        gate: IrqGate::Masked,
+    };
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
+    let host = Host::default();
+    struct Endless<'a, 'b>(Hosted<'a, 'b>);
+    impl IdleHost for Endless<'_, '_> {
+        fn serve_calls(&self) {
+            self.0.serve_calls();
+            self.0
+                .1
+                .script
+                .borrow_mut()
+                .push((Moment::Asleep, Events::CALL));
+        }
+        fn may_stay(&self, deadline: Option<Ticks>) -> bool {
+            self.0.may_stay(deadline)
+        }
+        fn stays(&self, taken: &Taken) {
+            self.0.stays(taken);
+        }
+        fn aborted(&self, taken: &Taken) {
+            self.0.aborted(taken);
+        }
+    }
+    machine
+        .script
+        .borrow_mut()
+        .push((Moment::Asleep, Events::CALL));
+    let endless = Endless(Hosted(&host, &machine));
+    let report = cpu.idle.idle(&machine, &word, &cpu.account, None, &endless);
+    assert_eq!(report.events, Events::CALL);
+    assert_eq!(host.stayed.get(), 31);
+    assert_eq!(cpu.outcomes().len(), 32, "the last one was told, too");
+    // Whoever is asked to leave leaves at once.
+    host.leave.set(true);
+    let report = cpu.idle.idle(&machine, &word, &cpu.account, None, &endless);
+    assert_eq!((report.events, host.stayed.get()), (Events::CALL, 31));
+}
+
+#[test]
+fn a_call_before_the_sleep_aborts_the_entry_and_the_choice_stands() {
+    let method = EntryMethod::Mwait {
+        hint: MwaitHint::C1,
+        gate: IrqGate::Masked,
+    };
+    // After the choice, and between the monitor and the sleep.
+    for moment in [Moment::After(1), Moment::After(2)] {
+        let word = WakeWord::new();
+        let machine = Machine::new(&word, std::vec![(moment, Events::CALL)]);
+        let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
+        let host = Host::default();
+        let hosted = Hosted(&host, &machine);
+        let until = Some(Ticks::new(5000));
+        let report = cpu.idle.idle(&machine, &word, &cpu.account, until, &hosted);
+        assert_eq!(report.events, Events::TIMER, "{moment:?}");
+        let counts = (host.served.get(), host.aborted.get(), host.stayed.get());
+        assert_eq!(counts, (1, 1, 0), "{moment:?}");
+        let row = cpu.row();
+        assert_eq!((usage(&row), row.aborted), (1, 1), "{moment:?}");
+        assert_eq!(cpu.outcomes().len(), 1, "{moment:?}");
+    }
+}
+
+#[test]
+fn time_in_a_call_is_not_the_states() {
+    let account = CpuAccount::new();
+    let word = WakeWord::new();
+    let machine = Machine::new(&word, Vec::new());
+    let state = table_of(EntryMethod::Halt).shallowest();
+    account.start(Ticks::new(0));
+    account.enter_idle(state, Ticks::new(100));
+    assert!(account.is_asleep());
+    account.pause_idle(Ticks::new(150));
+    assert!(!account.is_asleep());
+    machine.now.set(400);
+    let row = account.snapshot(&machine);
+    assert_eq!(row.residency(), Ticks::new(50));
+    assert_eq!(row.check(Ticks::ZERO), Ok(()));
+    account.resume_idle(Ticks::new(150), None, Fit::Right, Ticks::new(500));
+    machine.now.set(600);
+    let row = account.snapshot(&machine);
+    assert_eq!(row.check(Ticks::ZERO), Ok(()));
+    let since = row.now.get() - 500;
+    assert_eq!((row.residency().get(), usage(&row)), (50 + since, 2));
+}

@@ -18,6 +18,8 @@ pub struct CpuAccount {
     /// What the CPU does since `since`, as [`Activity::to_bits`].
     activity: Cell,
     since: Cell,
+    /// Where the open stay in a C-state has ended, while the CPU does something short before it is accounted for; 0 if it goes on.
+    left: Cell,
     /// The first stamp of all.
     first: Cell,
     /// Where the open C0 interval began. Meaningless while the CPU sleeps.
@@ -120,27 +122,54 @@ impl CpuAccount {
         });
     }
 
+    /// The CPU is back from the state it entered, and has something to do before it says more, by [`leave_idle`](Self::leave_idle)
+    /// or [`resume_idle`](Self::resume_idle). One store: readers count the time from here on as C0.
+    #[inline]
+    pub fn pause_idle(&self, now: Ticks) {
+        self.left.set(now.get());
+    }
+
     /// The CPU is back from the state it entered. `first_irq` is when the first handler inside the state began.
     pub fn leave_idle(&self, now: Ticks, first_irq: Option<Ticks>, fit: Fit) {
         self.seq.write(|| {
-            if let Activity::Idle(state) = self.activity()
-                && let Some(cells) = self.states.get(state.index())
-            {
-                let entered = self.since.ticks();
-                // A handler's stamp outside of the sleep would be a fault of the platform; it must not unbalance a row.
-                let split = first_irq.unwrap_or(now).clamp(entered, now.max(entered));
-                self.close(Interval::Residency, &cells.residency, entered, split);
-                cells.note_stay(split - entered);
-                self.close(Interval::Irq, &cells.irq, split, now);
-                match fit {
-                    Fit::Right => {}
-                    Fit::TooDeep => cells.above.add(1),
-                    Fit::TooShallow => cells.below.add(1),
-                }
-            }
+            self.end_stay(now, first_irq, fit);
             self.c0_since.set(now.get());
             self.begin(Activity::Hypervisor, now);
         });
+    }
+
+    /// The CPU was back at `left`, and is about to sleep in the same state again, at `now`: as [`leave_idle`](Self::leave_idle) and
+    /// [`enter_idle`](Self::enter_idle).
+    pub fn resume_idle(&self, left: Ticks, first_irq: Option<Ticks>, fit: Fit, now: Ticks) {
+        self.seq.write(|| {
+            if let Some(cells) = self.end_stay(left, first_irq, fit) {
+                cells.usage.add(1);
+            }
+            self.close(Interval::C0, &self.c0, left, now);
+            self.close(Interval::Hypervisor, &self.hypervisor, left, now);
+            self.since.set(now.get());
+        });
+    }
+
+    #[inline]
+    fn end_stay(&self, now: Ticks, first_irq: Option<Ticks>, fit: Fit) -> Option<&StateCells> {
+        self.left.set(0);
+        let Activity::Idle(state) = self.activity() else {
+            return None;
+        };
+        let cells = self.states.get(state.index())?;
+        let entered = self.since.ticks();
+        // A handler's stamp outside of the sleep would be a fault of the platform; it must not unbalance a row.
+        let split = first_irq.unwrap_or(now).clamp(entered, now.max(entered));
+        self.close(Interval::Residency, &cells.residency, entered, split);
+        cells.note_stay(split - entered);
+        self.close(Interval::Irq, &cells.irq, split, now);
+        match fit {
+            Fit::Right => {}
+            Fit::TooDeep => cells.above.add(1),
+            Fit::TooShallow => cells.below.add(1),
+        }
+        Some(cells)
     }
 
     /// An attempt to sleep ended before the sleep, because an event was pending. It counts here and nowhere else.
@@ -165,6 +194,12 @@ impl CpuAccount {
     /// Drops or doubles the next interval of this kind that is at least so long. For showing that the check notices.
     pub fn inject(&self, fault: Fault, interval: Interval, at_least: Ticks) {
         self.fault.arm(fault, interval, at_least);
+    }
+
+    /// Is the CPU in a C-state, or about to execute the instruction that enters it? A glance, for tests: it may be over by now.
+    #[inline]
+    pub fn is_asleep(&self) -> bool {
+        matches!(self.activity(), Activity::Idle(_)) && self.left.get() == 0
     }
 
     /// One consistent row, with the open interval up to now. Waits for no more than one short write of the owner.
@@ -211,7 +246,8 @@ impl CpuAccount {
         );
         // Another CPU's clock may be a few ticks behind the stamp that it reads: never before it.
         row.now = clock.now().max(since);
-        row.add_open_interval(first, since, c0_since);
+        let left = Some(self.left.ticks()).filter(|&left| left != Ticks::ZERO);
+        row.add_open_interval(first, since, c0_since, left);
         row
     }
 }

@@ -147,17 +147,27 @@ impl Snapshot {
         }
     }
 
-    /// Adds what the CPU has been doing since its last stamp.
-    pub(super) fn add_open_interval(&mut self, first: Ticks, since: Ticks, c0_since: Ticks) {
+    /// Adds what the CPU has been doing since its last stamp. `left`: when it has left the state that it is said to be in.
+    pub(super) fn add_open_interval(
+        &mut self,
+        first: Ticks,
+        since: Ticks,
+        c0_since: Ticks,
+        left: Option<Ticks>,
+    ) {
         let open = self.now - since;
         match self.activity {
             Activity::NotStarted => return,
             Activity::Hypervisor => self.hypervisor += open,
             Activity::Guest => self.guest += open,
             Activity::Idle(state) => {
+                // Another CPU's clock may be a few ticks ahead of this one's.
+                let left = left.unwrap_or(self.now).clamp(since, self.now);
                 if let Some(times) = self.states.get_mut(state.index()) {
-                    times.residency += open;
+                    times.residency += left - since;
                 }
+                self.hypervisor += self.now - left;
+                self.c0 += self.now - left;
             }
         }
         if !matches!(self.activity, Activity::Idle(_)) {

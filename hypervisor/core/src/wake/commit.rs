@@ -23,6 +23,7 @@ impl WakeWord {
     ///
     /// # Errors
     /// An event is pending: the CPU must not sleep, and must take and handle it.
+    #[inline]
     pub fn commit<S: Sleeper>(
         &self,
         sleeper: &S,

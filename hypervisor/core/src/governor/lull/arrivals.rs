@@ -24,7 +24,13 @@ pub(super) const EDGES: [u64; BINS + 1] = {
 
 /// The bin that a time falls into.
 pub(super) fn bin_of(time: u64) -> usize {
-    EDGES[1..BINS].partition_point(|&edge| edge <= time)
+    let Some(octave) = (time / EDGES[1]).checked_ilog2() else {
+        return 0;
+    };
+    // The upper half of the octave, or the lower one.
+    let lower = 2 * octave as usize + 1;
+    let upper = EDGES.get(lower + 1).is_some_and(|&edge| edge <= time);
+    (lower + usize::from(upper)).min(BINS - 1)
 }
 
 /// What ended a sleep, as far as learning goes.
@@ -34,6 +40,17 @@ pub(super) enum Ended {
     Event,
     /// The deadline: no event had come so far.
     Timer,
+}
+
+#[cfg(test)]
+#[test]
+fn a_bin_is_found_by_its_edges() {
+    let around = |edge: u64| [edge.saturating_sub(1), edge, edge + 1];
+    let times = EDGES.into_iter().flat_map(around).chain([u64::MAX]);
+    for time in times {
+        let by_search = EDGES[1..BINS].partition_point(|&edge| edge <= time);
+        assert_eq!(bin_of(time), by_search, "{time}");
+    }
 }
 
 /// Ageing counts of sleeps, by length.

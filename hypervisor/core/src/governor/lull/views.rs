@@ -180,6 +180,13 @@ impl Views {
         first
     }
 
+    /// An idle period begins in which the last plan serves again.
+    pub fn same_plan(&mut self, context: &IdleContext<'_>, busy: u64) {
+        self.busy = class_of(busy);
+        self.reused = self.reused.max(1);
+        self.teo.settle(context.table);
+    }
+
     /// What TEO does; it never polls for long, since nothing would end that.
     fn teo_plan(&mut self, context: &IdleContext<'_>, to_timer: u64) -> Plan {
         let costs = &self.costs;
@@ -270,10 +277,14 @@ impl Views {
         for (view, memory) in views.into_iter().zip(MEMORY) {
             view.add(bin, ended, memory);
         }
-        self.last = class_of(slept);
+        self.last = class_of_bin(bin);
     }
 }
 
 fn class_of(time: u64) -> usize {
-    (bin_of(time) / 4).min(CLASSES - 1)
+    class_of_bin(bin_of(time))
+}
+
+fn class_of_bin(bin: usize) -> usize {
+    (bin / 4).min(CLASSES - 1)
 }
