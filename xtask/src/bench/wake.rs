@@ -296,7 +296,7 @@ fn bochs_bars(runs: &Runs, bars: &mut Vec<Bar>) -> Result<()> {
 
 /// Wakes between two threads of this machine: the one part that runs on real silicon.
 fn host_threads() {
-    const ROUNDS: u32 = 20_000;
+    const ROUNDS: u32 = 2_000;
     let word = WakeWord::new();
     let (stop, answers) = (AtomicBool::new(false), AtomicU64::new(0));
     let watching = thread::scope(|scope| {

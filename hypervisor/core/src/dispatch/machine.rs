@@ -70,12 +70,6 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         self.passes_for_all.store(on, Ordering::Relaxed);
     }
 
-    /// `false`: no CPU says that it watches its word, so that nobody need try the short way to wake one. A try that fails writes all
-    /// the same, and would wake an MWAIT before there is an event.
-    pub fn set_store_wakes(&self, on: bool) {
-        self.store_wakes.store(on, Ordering::Relaxed);
-    }
-
     #[inline]
     pub(super) fn passes_for_all(&self) -> bool {
         self.passes_for_all.load(Ordering::Relaxed)
