@@ -170,9 +170,6 @@ pub fn start(booted: Booted) -> ! {
     running
         .machine
         .set_passes_for_all(!running.options.wakes.notify);
-    running
-        .machine
-        .set_store_wakes(running.options.wakes.ipiless);
     guests::add_to_scheduler(running);
     scheduler::complete(running);
     spoil_accounting(running);

@@ -20,8 +20,6 @@ pub struct Machine<P, S> {
     pcpus: Box<[Pcpu]>,
     /// Every event costs a scheduling pass.
     passes_for_all: AtomicBool,
-    /// Some CPU may say that it watches its word.
-    store_wakes: AtomicBool,
 }
 
 impl<P: Platform, S: Scheduler> Machine<P, S> {
@@ -38,7 +36,6 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
             sched,
             pcpus,
             passes_for_all: AtomicBool::new(false),
-            store_wakes: AtomicBool::new(true),
         }
     }
 
@@ -93,8 +90,7 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
     pub fn post(&self, target: CpuId, events: Events) {
         // The short way, for a CPU that watches its word: no interrupt, and no more instructions than it takes. The own one never
         // does: it is here.
-        if self.store_wakes.load(Ordering::Relaxed)
-            && let (Some(pcpu), Some(own)) = (self.pcpu(target), self.this_pcpu())
+        if let (Some(pcpu), Some(own)) = (self.pcpu(target), self.this_pcpu())
             && pcpu.word.post_if_watched(events, own.origin())
         {
             own.wakes.count_store(events);
