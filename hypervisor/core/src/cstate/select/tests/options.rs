@@ -36,6 +36,12 @@ fn idle_is_obeyed() {
     assert_eq!(poll.considered[0].verdict, Verdict::Used(Kept::AskedFor));
     assert_eq!(verdict(&poll, "C6").to_string(), "dropped: idle=poll");
     assert_eq!(used(&ask(0x55, idle(IdleMethod::Mwait))).len(), 3);
+    // The firmware's ports are no HLT either.
+    let listed = cst(&[io_entry(0x414, AcpiType::C2, 30)]);
+    let options = CStateOptions::default();
+    let mut query = Query::new(cpu(Vendor::Amd, 0x19, 1), IdleMethod::Halt, &options);
+    query.firmware.cst = Some(&listed);
+    assert_eq!(methods(&select(&query)), ["POLL", "HLT"]);
 }
 
 #[test]
