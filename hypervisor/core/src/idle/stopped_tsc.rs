@@ -24,7 +24,7 @@ pub struct ClockPair {
 
 /// By so much at most a restoring corrects what the ones before it did. More than writing a TSC takes anywhere; and the clock
 /// of a CPU whose TSC is ahead stands still for no longer than that.
-pub const MOST_MADE_GOOD: Nanos = Nanos::new(10_000);
+pub const MOST_MADE_GOOD: Nanos = Nanos::new(25_000);
 
 /// What the TSC of one CPU is held against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,9 +210,9 @@ mod tests {
         for second in 1..100 {
             let tsc = second * 3_000_300_000;
             let before = anchor.before_sleep(&timer, pair(tsc, second * 100_000_000));
-            // No more than 10 us are taken off, and the grain: it would stand still for so long.
+            // No more than 25 us are taken off, and the grain: it would stand still for so long.
             let behind = tsc - before.tsc.get();
-            assert!((0..=30_060).contains(&behind), "{behind}");
+            assert!((0..=75_060).contains(&behind), "{behind}");
             assert_eq!(behind > 0, second > 1);
         }
     }
