@@ -36,7 +36,7 @@ pub struct CStatesArgs {
     #[arg(long, value_parser = number::<u8>)]
     model: Option<u8>,
     /// Its stepping
-    #[arg(long, value_parser = number::<u8>)]
+    #[arg(long, value_parser = |text: &str| within::<u8>(text, 0, 15))]
     stepping: Option<u8>,
     /// Raw text of `cpuid -r`: all that CPUID says, but for what other options say
     #[arg(long, value_name = "TEXT")]
@@ -45,7 +45,7 @@ pub struct CStatesArgs {
     #[arg(long, value_name = "EDX", value_parser = number::<u32>)]
     leaf5_edx: Option<u32>,
     /// The package C-state limit, MSR 0xe2 bits 3:0 (default: no limit)
-    #[arg(long, value_name = "CODE", value_parser = number::<u64>, conflicts_with = "msr")]
+    #[arg(long, value_name = "CODE", value_parser = |text: &str| within::<u64>(text, 0, 15), conflicts_with = "msr")]
     pkg_limit: Option<u64>,
     /// What an MSR holds: 0xe2, 0x1fc, 0x3a, the IRTL ones, 0xc0010055
     #[arg(long, value_name = "MSR=VALUE", value_parser = pair)]
@@ -60,7 +60,7 @@ pub struct CStatesArgs {
     #[arg(long, value_enum)]
     smt: Option<YesNo>,
     /// How many packages there are
-    #[arg(long, value_parser = number::<u32>)]
+    #[arg(long, value_parser = |text: &str| within::<u32>(text, 1, 4096))]
     packages: Option<u32>,
     /// What the boot-time self-test finds about MWAIT
     #[arg(long, value_enum, default_value_t)]
@@ -78,6 +78,25 @@ pub struct CStatesArgs {
     /// JSON
     #[arg(long)]
     json: bool,
+}
+
+impl CStatesArgs {
+    fn describes_nothing(&self) -> bool {
+        self.vendor.is_none()
+            && self.family.is_none()
+            && self.stepping.is_none()
+            && self.leaf5_edx.is_none()
+            && self.pkg_limit.is_none()
+            && self.msr.is_empty()
+            && self.nonstop_tsc.is_none()
+            && self.arat.is_none()
+            && self.smt.is_none()
+            && self.packages.is_none()
+            && self.mwait == Mwait::default()
+            && self.cst.is_none()
+            && self.acpi.is_empty()
+            && self.cmdline.is_empty()
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum, Default, PartialEq, Eq)]
@@ -139,6 +158,10 @@ struct Question {
 /// An option of Lull's is malformed, or the file is not the text of `cpuid -r`.
 pub fn command(args: &CStatesArgs) -> Result<()> {
     if args.list || (args.model.is_none() && args.file.is_none()) {
+        ensure!(
+            args.list || args.describes_nothing(),
+            "these options describe a CPU or ask about one: say which, by --model or --file"
+        );
         print!("{}", print::list(args.json)?);
         return Ok(());
     }
@@ -450,6 +473,15 @@ fn number<T: TryFrom<u64>>(text: &str) -> Result<T> {
     };
     let value = value.map_err(|why| anyhow!("`{text}`: {why}"))?;
     T::try_from(value).map_err(|_| anyhow!("`{text}` is too large"))
+}
+
+fn within<T: TryFrom<u64> + Into<u64> + Copy>(text: &str, least: u64, most: u64) -> Result<T> {
+    let value: T = number(text)?;
+    ensure!(
+        (least..=most).contains(&value.into()),
+        "expected {least} to {most}"
+    );
+    Ok(value)
 }
 
 fn pair(text: &str) -> Result<(u32, u64)> {

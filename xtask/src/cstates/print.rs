@@ -178,13 +178,21 @@ pub fn json(question: &Question, said: Option<&Said>, selected: &Selected) -> Re
         msr_writes: selected.msr_writes.iter().map(msr).collect(),
         safe: selected.safe().method.to_string(),
         park: selected.park().to_string(),
-        stores_wake: selected.monitor == MonitorTrust::SeesStores,
+        stores_wake: stores_wake(selected),
         flush_before_monitor: selected.flush_before_monitor,
         take_cst: selected.take_cst,
         hpet_stops: selected.hpet_stops,
         tsc_unstable: selected.tsc_unstable,
     };
     Ok(serde_json::to_string_pretty(&answer)? + "\n")
+}
+
+/// Is there a state in which a store wakes? A poll is none: nobody asks whether it ends.
+fn stores_wake(selected: &Selected) -> bool {
+    let watches = |one: &Considered| {
+        one.verdict.is_usable() && matches!(one.state.method, EntryMethod::Mwait { .. })
+    };
+    selected.monitor == MonitorTrust::SeesStores && selected.considered.iter().any(watches)
 }
 
 /// One answer for people: the states in columns, then why.
@@ -240,7 +248,12 @@ pub fn text(question: &Question, said: Option<&Said>, selected: &Selected) -> St
         let _ = writeln!(out, "CLFLUSH the wake word before MONITOR");
     }
     let elided = match selected.monitor {
-        MonitorTrust::SeesStores => "a store to the wake word ends MWAIT: no IPI is sent",
+        MonitorTrust::SeesStores if stores_wake(selected) => {
+            "a store to the wake word ends MWAIT: no IPI is sent"
+        }
+        MonitorTrust::SeesStores => {
+            "no state that is used watches the wake word: the IPI is always sent"
+        }
         MonitorTrust::MissesStores => "stores may not end MWAIT: the IPI is always sent",
     };
     let _ = writeln!(out, "wake: {elided}");

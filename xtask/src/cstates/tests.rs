@@ -118,6 +118,13 @@ fn firmware_and_options_can_be_described() {
         ("--model 0x55 --cmdline max_cstate=x", "not a whole number"),
         ("--model 0x555", "too large"),
         ("--model 0x55 --cst 0x0", "expected HINT:LATENCY"),
+        ("--model 0x55 --pkg-limit 99", "expected 0 to 15"),
+        ("--model 0x55 --packages 0", "expected 1 to 4096"),
+        ("--model 0x55 --stepping 16", "expected 0 to 15"),
+        (
+            "--vendor amd --family 0x17",
+            "say which, by --model or --file",
+        ),
         ("--model 0x55 --msr 0xe2", "expected MSR=VALUE"),
     ] {
         let said = format!("{:#}", ask(bad).unwrap_err());

@@ -133,9 +133,10 @@ impl Governor for Lull {
         self.slept = self.slept.saturating_add(stayed);
         let ended = match wake {
             // Nothing has come: the idle period goes on.
-            WakeReason::Limit | WakeReason::Spurious => return,
+            WakeReason::Limit => return,
             WakeReason::Timer => Ended::Timer,
-            WakeReason::Store | WakeReason::Interrupt => Ended::Event,
+            // A wake for nothing costs what any other costs, and the next one may be as near.
+            WakeReason::Store | WakeReason::Interrupt | WakeReason::Spurious => Ended::Event,
         };
         self.sleeping = false;
         self.woken_at = self.asked_at.saturating_add(residency);

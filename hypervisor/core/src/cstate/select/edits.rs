@@ -20,6 +20,8 @@ pub const MAX_EDIT_RESIDENCY: Micros = Micros::new(100_000);
 /// Why an edit was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EditFault {
+    /// No table is used.
+    NoTable,
     /// The table has no such state.
     NoSuchState,
     /// The latency is 0, or above [`MAX_EDIT_LATENCY`].
@@ -42,6 +44,7 @@ pub enum EditFault {
 impl fmt::Display for EditFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            EditFault::NoTable => f.write_str("no table is used on this CPU"),
             EditFault::NoSuchState => f.write_str("the table has no such state"),
             EditFault::Latency(latency) => write!(
                 f,

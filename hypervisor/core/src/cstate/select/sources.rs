@@ -4,6 +4,7 @@
 //! table. C1 is not a source's business: [`select`](super::select) sees to it that there is one.
 
 use super::candidate::Candidate;
+use super::edits::EditFault;
 use super::facts::Query;
 use super::fixups;
 use super::judge;
@@ -71,6 +72,12 @@ pub(super) fn find(query: &Query<'_>, errata: Errata, notes: &mut Vec<Note>) -> 
         notes.push(Note::NoTable(model));
     } else if !id.zen() {
         notes.push(Note::UnknownModel(*id));
+    }
+    for edit in &query.options.edits {
+        notes.push(Note::EditRefused {
+            name: edit.name.as_str().into(),
+            why: EditFault::NoTable,
+        });
     }
 
     if let Some(cst) = cst.filter(|cst| !cst.entries.is_empty()) {

@@ -193,9 +193,9 @@ fn neighbours_cost_the_same_at_the_target_residency() {
     }
 }
 
-/// Spurious wakes cut a long sleep in pieces, and nothing is learned from any of them: the rest is still a long sleep.
+/// Spurious wakes cut a long sleep in pieces. What counts is how long a piece is: here, long enough for the deepest state.
 #[test]
-fn a_sleep_of_many_pieces_does_not_end_in_a_shallow_state() {
+fn a_sleep_of_many_long_pieces_does_not_end_in_a_shallow_state() {
     let table = table();
     let mut lull = Lull::default();
     let mut deepest = 0;
@@ -211,6 +211,23 @@ fn a_sleep_of_many_pieces_does_not_end_in_a_shallow_state() {
         lull.reflect(&table, &slept(selection.state, us, wake));
     }
     assert_eq!(deepest, 3, "after 3.8 s without an event");
+}
+
+/// A machine whose sleeps end for nothing, as where every monitor that is armed ends those of all others.
+#[test]
+fn sleeps_that_end_for_nothing_are_short_all_the_same() {
+    let table = table();
+    let mut lull = Lull::default();
+    let mut too_deep = 0;
+    for _ in 0..1_000 {
+        let selection = lull.select(&context(&table, None));
+        too_deep += u32::from(selection.state.index() == 3);
+        lull.reflect(&table, &slept(selection.state, 65, WakeReason::Spurious));
+    }
+    assert!(
+        too_deep < 50,
+        "{too_deep} of 1000 stays of 65 us in a state for 600"
+    );
 }
 
 /// The last bin has no end, so a sleep may outlast it.

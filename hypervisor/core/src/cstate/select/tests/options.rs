@@ -174,6 +174,8 @@ fn an_edit_is_not_refused_for_a_neighbours_oddity() {
 fn a_bad_edit_is_refused_alone() {
     for (model, edits, expected) in [
         (0x55, "C9:1:1", vec![("C9", EditFault::NoSuchState)]),
+        // Tiger Lake has no table.
+        (0x8C, "C6:1:1", vec![("C6", EditFault::NoTable)]),
         (
             0x55,
             "C6::9",
