@@ -236,7 +236,10 @@ impl Bound {
         let power = |state: Option<&Admitted>| state.map_or(0, |cost| cost.power);
         Self {
             single,
-            overhead: states.last().map_or(0, Admitted::overhead),
+            // More than that is more than any sleep costs.
+            overhead: states
+                .last()
+                .map_or(0, |cost| cost.overhead().min(u64::MAX / ONE)),
             power: power(states.first()).saturating_sub(power(states.last())),
             holds: costs.ordered(),
         }
@@ -245,7 +248,7 @@ impl Bound {
     /// Is no plan under `least` that asks again for `recheck` after a time by which `gone` of all sleeps have ended, and
     /// behind which `rest` is expected?
     fn is_over(&self, least: u64, recheck: u64, gone: u64, rest: u64) -> bool {
-        let gain = (self.overhead.saturating_mul(gone) / ONE).min(self.power * rest / FULL);
+        let gain = (self.overhead * gone / ONE).min(self.power * rest / FULL);
         self.holds && self.single.saturating_add(recheck) >= least + gain + Self::ROUNDING
     }
 }
