@@ -160,21 +160,22 @@ impl Menu {
         // Bounds that are outside of every sample at first, both exclusive.
         let (mut low, mut high) = (-1_i64, i64::from(UNKNOWN));
         loop {
-            let samples = || {
-                let all = self.intervals.iter().map(|&sample| i64::from(sample));
-                all.filter(|&sample| low < sample && sample < high)
-            };
-            let count = samples().count() as u64;
-            let (Some(min), Some(max)) = (samples().min(), samples().max()) else {
-                return UNKNOWN;
-            };
+            // All in one pass: this is most of what a decision costs.
+            let (mut count, mut sum, mut squares) = (0_u64, 0_u64, 0_u64);
+            let (mut min, mut max) = (i64::MAX, 0);
+            for sample in self.intervals.map(i64::from) {
+                if low < sample && sample < high {
+                    min = min.min(sample);
+                    max = max.max(sample);
+                    count += 1;
+                    sum += sample as u64;
+                    squares = squares.wrapping_add((sample as u64).pow(2));
+                }
+            }
+            // No sample, or only zeros.
             if max == 0 {
                 return UNKNOWN;
             }
-            let sum: u64 = samples().map(|sample| sample as u64).sum();
-            let squares = samples()
-                .map(|sample| (sample * sample) as u64)
-                .fold(0, u64::wrapping_add);
             let average = sum / count;
             let variance = (squares / count).wrapping_sub(average * average);
 

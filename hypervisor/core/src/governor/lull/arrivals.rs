@@ -154,6 +154,9 @@ impl Arrivals {
                     after: left,
                 };
                 survival.count += 1;
+                if left == 0 {
+                    break;
+                }
             }
             at_risk -= events + timers;
         }

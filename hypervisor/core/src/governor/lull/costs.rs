@@ -6,8 +6,8 @@
 //! that.
 
 use crate::cstate::{CState, CStateTable, EntryMethod, MAX_STATES};
-use crate::governor::IdleContext;
-use crate::units::Micros;
+use crate::governor::{IdleContext, StateSet};
+use crate::units::{Micros, Nanos};
 use alloc::format;
 use alloc::string::{String, ToString};
 
@@ -68,7 +68,6 @@ pub(super) struct StateCost {
     pub latency: u64,
     /// In units of 1 / [`FULL`].
     pub power: u64,
-    pub admitted: bool,
     /// What the above was worked out from.
     exit_latency: Micros,
     target_residency: Micros,
@@ -80,7 +79,6 @@ impl StateCost {
         transition: 0,
         latency: 0,
         power: 0,
-        admitted: false,
         exit_latency: Micros::ZERO,
         target_residency: Micros::ZERO,
         polls: false,
@@ -92,9 +90,10 @@ impl StateCost {
     }
 
     /// How long a sleep must be, in ns, for a deeper state to cost less than this one.
-    pub fn crosses(&self, deeper: &Self) -> u64 {
-        let more =
-            (deeper.transition + deeper.latency).saturating_sub(self.transition + self.latency);
+    pub fn crosses(&self, deeper: &Admitted) -> u64 {
+        let more = deeper
+            .overhead()
+            .saturating_sub(self.transition + self.latency);
         more.saturating_mul(FULL) / self.power.saturating_sub(deeper.power).max(1)
     }
 }
@@ -144,12 +143,39 @@ impl Powers {
     }
 }
 
+/// What a state that may be chosen costs, in one place: these are gone through many times in each idle period.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Admitted {
+    pub state: usize,
+    /// As in [`StateCost`].
+    pub transition: u64,
+    pub latency: u64,
+    pub power: u64,
+}
+
+impl Admitted {
+    /// What a sleep in it costs, however short.
+    pub fn overhead(&self) -> u64 {
+        self.transition + self.latency
+    }
+}
+
 /// All states of a table.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
     states: [StateCost; MAX_STATES],
     count: usize,
     price: LatencyPrice,
+    /// Those that may be chosen, shallow to deep.
+    admitted: [Admitted; MAX_STATES],
+    admitted_count: usize,
+    /// The same as a set.
+    set: StateSet,
+    /// Does each of them have a larger overhead than the one before, or the same, and use no more?
+    ordered: bool,
+    /// By what they are admitted.
+    latency_limit: Option<Nanos>,
+    disabled: StateSet,
 }
 
 impl Costs {
@@ -157,25 +183,72 @@ impl Costs {
         states: [StateCost::NONE; MAX_STATES],
         count: 0,
         price: LatencyPrice(0),
+        admitted: [Admitted {
+            state: 0,
+            transition: 0,
+            latency: 0,
+            power: 0,
+        }; MAX_STATES],
+        admitted_count: 0,
+        set: StateSet::NONE,
+        ordered: true,
+        latency_limit: None,
+        disabled: StateSet::NONE,
     };
 
-    /// Makes these the costs of the context's table, and its limits. The figures are worked out only if they are new.
-    pub fn update(&mut self, context: &IdleContext<'_>, price: LatencyPrice, powers: Powers) {
-        let same = |cost: &StateCost, state: &CState| {
+    /// Makes these the costs of the context's table, and its limits. All is worked out only if it is new; were the
+    /// figures new?
+    pub fn update(
+        &mut self,
+        context: &IdleContext<'_>,
+        price: LatencyPrice,
+        powers: Powers,
+    ) -> bool {
+        let same = |(state, cost): (&CState, &StateCost)| {
             cost.exit_latency == state.exit_latency
                 && cost.target_residency == state.target_residency
                 && cost.polls == (state.method == EntryMethod::Poll)
         };
-        let states = || context.table.iter().zip(&self.states);
-        let known = self.count == context.table.count()
+        let states = context.table.states();
+        let known = self.count == states.len()
             && self.price == price
-            && states().all(|((_, state), cost)| same(cost, state));
+            && states.iter().zip(&self.states).all(same);
         if !known {
             self.work_out(context.table, price, powers);
         }
-        for ((id, _), cost) in context.table.iter().zip(&mut self.states) {
-            cost.admitted = context.admits(id);
+        if !known
+            || self.latency_limit != context.latency_limit
+            || self.disabled != context.disabled
+        {
+            self.admit(context);
         }
+        !known
+    }
+
+    fn admit(&mut self, context: &IdleContext<'_>) {
+        self.latency_limit = context.latency_limit;
+        self.disabled = context.disabled;
+        self.admitted_count = 0;
+        self.set = StateSet::NONE;
+        for ((id, _), cost) in context.table.iter().zip(&self.states) {
+            if let Some(slot) = self.admitted.get_mut(self.admitted_count)
+                && context.admits(id)
+            {
+                *slot = Admitted {
+                    state: id.index(),
+                    transition: cost.transition,
+                    latency: cost.latency,
+                    power: cost.power,
+                };
+                self.admitted_count += 1;
+                self.set = self.set.with(id, true);
+            }
+        }
+        let deeper = |pair: &[Admitted]| match pair {
+            [above, below] => above.overhead() <= below.overhead() && above.power >= below.power,
+            _ => true,
+        };
+        self.ordered = self.admitted().windows(2).all(deeper);
     }
 
     fn work_out(&mut self, table: &CStateTable, price: LatencyPrice, powers: Powers) {
@@ -198,7 +271,6 @@ impl Costs {
                 transition,
                 latency: latency.saturating_mul(u64::from(price.0)) / FULL,
                 power,
-                admitted: true,
                 exit_latency: state.exit_latency,
                 target_residency: state.target_residency,
                 polls,
@@ -206,19 +278,42 @@ impl Costs {
         }
     }
 
-    /// The states that may be chosen, with their indices.
-    pub fn admitted(&self) -> impl Iterator<Item = (usize, &StateCost)> + Clone {
-        let all = self.states.iter().enumerate().take(self.count);
-        all.filter(|(_, cost)| cost.admitted)
+    /// The states that may be chosen, shallow to deep.
+    pub fn admitted(&self) -> &[Admitted] {
+        self.admitted.get(..self.admitted_count).unwrap_or(&[])
+    }
+
+    /// Does a deeper one of these never use more, nor cost less to enter and leave?
+    pub fn ordered(&self) -> bool {
+        self.ordered
+    }
+
+    /// The same, with nothing known of how the states compare.
+    #[cfg(test)]
+    pub fn unordered(&self) -> Self {
+        Self {
+            ordered: false,
+            ..self.clone()
+        }
+    }
+
+    /// The state with this index, or what [`IdleContext::nearest`] says instead of it.
+    pub fn nearest(&self, context: &IdleContext<'_>, state: usize) -> usize {
+        let up_to = (2_u32 << state.min(MAX_STATES)) - 1;
+        match (u32::from(self.set.bits()) & up_to).checked_ilog2() {
+            Some(nearest) => nearest as usize,
+            None => context.nearest(state).index(),
+        }
     }
 
     /// The shallowest state that uses less than polling does, should the deadline end the sleep.
     pub fn shallowest_worth(&self, to_timer: u64) -> usize {
         let time = to_timer.min(LONG);
-        let used = |cost: &StateCost| cost.transition + cost.power * time / FULL;
+        let used = |cost: &Admitted| cost.transition + cost.power * time / FULL;
         self.admitted()
-            .find(|(_, cost)| used(cost) < time)
-            .map_or(0, |(state, _)| state)
+            .iter()
+            .find(|cost| used(cost) < time)
+            .map_or(0, |cost| cost.state)
     }
 
     pub fn get(&self, state: usize) -> &StateCost {

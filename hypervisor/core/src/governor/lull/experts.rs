@@ -8,7 +8,7 @@
 use super::arrivals::Ended;
 use super::costs::{Costs, LatencyPrice, Powers};
 use super::lead::{Lead, in_units};
-use super::plan::Plan;
+use super::plan::{Plan, WayOut};
 use super::shadows::{SHADOWS, Shadows};
 use super::views::{SLOW, VIEWS, Views};
 use crate::cstate::CStateTable;
@@ -74,14 +74,20 @@ impl Experts {
         to_timer: u64,
         busy: u64,
     ) -> Plan {
-        self.costs.update(context, price, Powers::Likely);
-        self.steep.update(context, price, Powers::Steep);
+        self.update_costs(context, price);
         self.views.begin(busy);
         let lately = self.views.lately();
         let costs = &self.costs;
-        self.bases = self.shadows.plans(context, costs, lately.1, to_timer);
-        self.own = self.views.plans(costs, &lately, to_timer);
+        let way_out = WayOut::new(costs, self.views.horizon(&lately), 0, to_timer);
+        self.bases = self.shadows.plans(context, costs, &way_out, to_timer);
+        self.own = self.views.plans(costs, &lately, &way_out, to_timer);
         self.present()
+    }
+
+    fn update_costs(&mut self, context: &IdleContext<'_>, price: LatencyPrice) {
+        if self.costs.update(context, price, Powers::Likely) {
+            self.steep.update(context, price, Powers::Steep);
+        }
     }
 
     /// An idle period begins, after a busy one of `busy` ns, in which everybody's last plan serves again.
@@ -103,7 +109,7 @@ impl Experts {
         slept: u64,
         to_timer: u64,
     ) -> Plan {
-        self.costs.update(context, price, Powers::Likely);
+        self.update_costs(context, price);
         let present = self.present();
         // As planned, where nothing is known that could tell better.
         if self.shadows.is_first() && present.limit.is_some_and(|limit| limit <= slept) {
@@ -122,16 +128,23 @@ impl Experts {
 
     fn compare(&mut self, slept: u64) {
         let base = self.bases[self.base];
+        let mut savings = [0; VIEWS];
         for view in 0..VIEWS {
-            let saved = self.saved(&self.own[view], &base, slept);
-            self.long[view].add(saved, LONG_MEMORY);
-            self.short[view].add(saved, SHORT_MEMORY);
+            let plan = self.own[view];
+            // Views that know nothing of their own plan as the first one does.
+            savings[view] = if plan == self.own[SLOW] && view != SLOW {
+                savings[SLOW]
+            } else {
+                self.saved(&plan, &base, slept)
+            };
+            self.long[view].add(savings[view], LONG_MEMORY);
+            self.short[view].add(savings[view], SHORT_MEMORY);
         }
         let other = 1 - self.base;
         let saved = self.saved(&self.bases[other], &base, slept);
         self.base_lead.add(saved, BASE_MEMORY);
         self.base_lead.forgive(FORGIVEN);
-        if self.base_lead.saved() > self.base_lead.spread() {
+        if self.base_lead.is_ahead(1) {
             self.base = other;
             self.base_lead = self.base_lead.turned();
         }
@@ -153,10 +166,11 @@ impl Experts {
         saved(&self.costs).min(saved(&self.steep))
     }
 
-    /// How much speaks for a view; `None` if it is behind lately.
+    /// How much speaks for a view; `None` if nothing does, or it is behind lately.
     fn score(&self, view: usize, base: &Plan) -> Option<i64> {
         let (long, short) = (&self.long[view], &self.short[view]);
-        if short.saved() + short.spread() < 0 {
+        let saved = long.saved() + LATELY * short.saved();
+        if saved <= 0 || short.turned().is_ahead(1) {
             return None;
         }
         let (clear, risk) = if self.followed == Some(view) {
@@ -166,7 +180,10 @@ impl Experts {
         };
         let deepest = self.own[view].deepest().max(base.deepest());
         let overhead = in_units(self.costs.get(deepest).overhead());
-        let chance = clear * long.spread() + overhead / risk;
-        Some(long.saved() + LATELY * short.saved() - chance)
+        let sure = saved - overhead / risk;
+        if sure <= 0 || clear == 0 {
+            return Some(sure);
+        }
+        Some(sure - clear * long.spread())
     }
 }

@@ -40,7 +40,16 @@ impl Lead {
 
     /// No expert is so far behind that it could not catch up: at most by so many spreads.
     pub fn forgive(&mut self, spreads: i64) {
-        self.saved = self.saved.max(-spreads * self.spread());
+        if self.turned().is_ahead(spreads) {
+            self.saved = -spreads * self.spread();
+        }
+    }
+
+    /// Is more saved than so many spreads? What a comparison of the numbers says, without the root.
+    pub fn is_ahead(&self, spreads: i64) -> bool {
+        // More than n whole spreads: the n-th part, rounded up, is more than one.
+        let part = (self.saved + spreads - 1) / spreads;
+        self.saved > 0 && part.saturating_mul(part) > self.squares.max(0)
     }
 
     /// The same, seen from the other.
@@ -85,6 +94,21 @@ mod tests {
                 lead.add(0, 7);
             }
             assert_eq!(lead.saved(), 0, "{saved}");
+        }
+    }
+
+    #[test]
+    fn being_ahead_is_what_the_root_says() {
+        for squares in (0..200_i64).chain([1 << 40, (1 << 40) - 1, 1 << 61]) {
+            let root = squares.unsigned_abs().isqrt() as i64;
+            let near = |spreads: i64| (-3..=3).map(move |by| root.saturating_mul(spreads) + by);
+            for saved in (-40..40).chain(near(1)).chain(near(2)).chain(near(-2)) {
+                let lead = Lead { saved, squares };
+                for spreads in [1, 2] {
+                    let expected = saved > spreads * lead.spread();
+                    assert_eq!(lead.is_ahead(spreads), expected, "{lead:?} {spreads}");
+                }
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Plans: one state until the wake, or a shallow one first and a deeper one if nothing has come by then.
 
 use super::arrivals::{BINS, EDGES, ONE, Survival};
-use super::costs::{Costs, FULL, RECHECK};
+use super::costs::{Admitted, Costs, FULL, RECHECK};
 
 /// Deadlines that are farther away than this, in ns, are all alike: 20 s.
 const FAR: u64 = 20_000_000_000;
@@ -74,17 +74,19 @@ impl Plan {
         }
         expected += (end - at) * left / ONE;
 
+        let states = costs.admitted();
         let mut best = Self::NONE;
         let mut least = u64::MAX;
-        for (state, cost) in costs.admitted() {
+        for cost in states {
             let total = cost.transition + cost.latency + cost.power * expected / FULL;
             // Deeper at about the same cost: cheaper, should it take longer than expected.
             if total <= least.saturating_add(least >> ALIKE) {
                 least = least.min(total);
-                best = Self::of(state);
+                best = Self::of(cost.state);
             }
         }
 
+        let bound = Bound::new(costs, least);
         least -= least >> WORTH;
         for (drop, &slept) in drops.iter().zip(&slept).take(usable) {
             if drop.end() < from + SHORTEST {
@@ -93,19 +95,25 @@ impl Plan {
             let left = drop.after;
             let gone = ONE - left;
             let rest = expected.saturating_sub(slept);
-            let mut cheapest_rest: Option<(u64, usize)> = None;
-            for (state, cost) in costs.admitted() {
+            let recheck = RECHECK * left / ONE;
+            if bound.is_over(least, recheck, gone, rest) {
+                continue;
+            }
+            let mut cheapest_rest = u64::MAX;
+            let mut then = 0;
+            for cost in states {
                 let total =
                     (cost.transition + cost.latency) * left / ONE + cost.power * rest / FULL;
-                if cheapest_rest.is_none_or(|(least, _)| total <= least) {
-                    cheapest_rest = Some((total, state));
+                if total <= cheapest_rest {
+                    cheapest_rest = total;
+                    then = cost.state;
                 }
             }
-            let Some((rest, then)) = cheapest_rest else {
+            let recheck = recheck.saturating_add(cheapest_rest);
+            if recheck >= least {
                 continue;
-            };
-            let recheck = RECHECK * left / ONE + rest;
-            for (state, cost) in costs.admitted().take_while(|(state, _)| *state < then) {
+            }
+            for cost in states.iter().take_while(|cost| cost.state < then) {
                 let total = cost.transition
                     + cost.latency * gone / ONE
                     + cost.power * slept / FULL
@@ -113,7 +121,7 @@ impl Plan {
                 if total < least {
                     least = total;
                     best = Self {
-                        state,
+                        state: cost.state,
                         limit: Some(drop.end() - from),
                         then,
                     };
@@ -129,41 +137,27 @@ impl Plan {
     /// the `horizon`, which hardly any sleep outlasts, so that it is hardly ever reached. Without one, it is at the time
     /// from which on the deeper state would have been the better choice: whatever comes, that costs at most twice of what
     /// was needed.
-    pub fn with_way_out(
-        self,
-        costs: &Costs,
-        horizon: Option<u64>,
-        from: u64,
-        to_timer: u64,
-    ) -> Self {
-        if self.limit.is_some() {
+    pub fn with_way_out(self, costs: &Costs, way_out: &WayOut) -> Self {
+        let Some(deeper) = way_out.deeper else {
+            return self;
+        };
+        if self.limit.is_some() || deeper.state <= self.state {
             return self;
         }
-        let far = horizon.map(|horizon| horizon.saturating_mul(WAY_OUT));
-        let end = from.saturating_add(to_timer.min(FAR));
-        let rest = end.saturating_sub(far.unwrap_or(from));
-        // Behind all known wakes it goes on for a few times as long, for all that is known.
-        let rest = far.map_or(rest, |far| rest.min(far.max(from).saturating_mul(WAY_OUT)));
-        let deeper = costs
-            .admitted()
-            .min_by_key(|(_, cost)| cost.transition + cost.latency + cost.power * rest / FULL);
-        let Some((then, deeper)) = deeper.filter(|(then, _)| *then > self.state) else {
-            return self;
-        };
-        let limit = match far {
+        let limit = match way_out.far {
             // It has lasted longer than that already: spurious wakes cut it in pieces.
-            Some(far) if far <= from => {
-                return Self::of(then);
+            Some(far) if far <= way_out.from => {
+                return Self::of(deeper.state);
             }
-            Some(far) => far - from,
-            None => costs.get(self.state).crosses(deeper),
+            Some(far) => far - way_out.from,
+            None => costs.get(self.state).crosses(&deeper),
         };
-        if limit >= to_timer {
+        if limit >= way_out.to_timer {
             return self;
         }
         Self {
             limit: Some(limit.max(SHORTEST)),
-            then,
+            then: deeper.state,
             ..self
         }
     }
@@ -183,5 +177,78 @@ impl Plan {
             }
             _ => stay(self.state, slept) + costs.get(self.state).latency,
         }
+    }
+}
+
+/// Where a stay that is too shallow has its end: the same for all plans that are made at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WayOut {
+    from: u64,
+    to_timer: u64,
+    /// What is far behind the horizon.
+    far: Option<u64>,
+    /// The best state for a sleep that lasts so long.
+    deeper: Option<Admitted>,
+}
+
+impl WayOut {
+    /// For a sleep that has lasted until `from`, and hardly ever lasts longer than `horizon`.
+    pub fn new(costs: &Costs, horizon: Option<u64>, from: u64, to_timer: u64) -> Self {
+        let far = horizon.map(|horizon| horizon.saturating_mul(WAY_OUT));
+        let end = from.saturating_add(to_timer.min(FAR));
+        let rest = end.saturating_sub(far.unwrap_or(from));
+        // Behind all known wakes it goes on for a few times as long, for all that is known.
+        let rest = far.map_or(rest, |far| rest.min(far.max(from).saturating_mul(WAY_OUT)));
+        let deeper = costs
+            .admitted()
+            .iter()
+            .min_by_key(|cost| cost.transition + cost.latency + cost.power * rest / FULL);
+        Self {
+            from,
+            to_timer,
+            far,
+            deeper: deeper.copied(),
+        }
+    }
+}
+
+/// What no plan with a limit can cost less than. Most need not be worked out for that.
+///
+/// Such a plan is a stay in one of its two states, but for two things: the overhead of the deeper one is not paid where
+/// something comes before the limit, and the shallower one's power is not paid behind it.
+struct Bound {
+    /// The least that a stay in one state costs.
+    single: u64,
+    /// The overhead of the deepest state.
+    overhead: u64,
+    /// By how much less the deepest state uses than the shallowest.
+    power: u64,
+    /// Do the states of the table bear the argument out?
+    holds: bool,
+}
+
+impl Bound {
+    /// Each of the terms that are summed up is rounded down.
+    const ROUNDING: u64 = 8;
+
+    fn new(costs: &Costs, single: u64) -> Self {
+        let states = costs.admitted();
+        let power = |state: Option<&Admitted>| state.map_or(0, |cost| cost.power);
+        Self {
+            single,
+            // More than that is more than any sleep costs.
+            overhead: states
+                .last()
+                .map_or(0, |cost| cost.overhead().min(u64::MAX / ONE)),
+            power: power(states.first()).saturating_sub(power(states.last())),
+            holds: costs.ordered(),
+        }
+    }
+
+    /// Is no plan under `least` that asks again for `recheck` after a time by which `gone` of all sleeps have ended, and
+    /// behind which `rest` is expected?
+    fn is_over(&self, least: u64, recheck: u64, gone: u64, rest: u64) -> bool {
+        let gain = (self.overhead * gone / ONE).min(self.power * rest / FULL);
+        self.holds && self.single.saturating_add(recheck) >= least + gain + Self::ROUNDING
     }
 }

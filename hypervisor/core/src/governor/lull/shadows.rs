@@ -1,7 +1,7 @@
 //! Menu and TEO, who are asked and told as if they were followed.
 
 use super::costs::Costs;
-use super::plan::Plan;
+use super::plan::{Plan, WayOut};
 use crate::cstate::CStateTable;
 use crate::governor::moment::{Moment, PollLimit, Stay, Tick};
 use crate::governor::{IdleContext, Menu, Teo, WakeReason};
@@ -41,7 +41,7 @@ impl Shadows {
         &mut self,
         context: &IdleContext<'_>,
         costs: &Costs,
-        horizon: Option<u64>,
+        way_out: &WayOut,
         to_timer: u64,
     ) -> [Plan; SHADOWS] {
         let moment = Moment::new(context, Tick::Running);
@@ -49,14 +49,14 @@ impl Shadows {
             self.teo.decide(&moment).state,
             self.menu.decide(&moment).0.state,
         ];
-        self.states = chosen.map(|state| context.nearest(state).index());
+        self.states = chosen.map(|state| costs.nearest(context, state));
         let worth = costs.shallowest_worth(to_timer);
         if !self.begun {
             return [self.first_plan(context, worth, to_timer); SHADOWS];
         }
         self.states.map(|state| {
-            let state = context.nearest(state.max(worth)).index();
-            Plan::of(state).with_way_out(costs, horizon, 0, to_timer)
+            let state = costs.nearest(context, state.max(worth));
+            Plan::of(state).with_way_out(costs, way_out)
         })
     }
 

@@ -307,3 +307,52 @@ fn an_aborted_entry_ends_the_idle_period() {
     assert_eq!((first.state, first.limit), (second.state, second.limit));
     assert_ne!(second.state.index(), 3);
 }
+
+/// What is not worked out because it cannot be cheaper would not have been chosen.
+#[test]
+fn plans_are_those_that_a_search_of_all_finds() {
+    let state = |method, latency, residency| CState {
+        name: "C",
+        method,
+        flags: CStateFlags::empty(),
+        exit_latency: Micros::new(latency),
+        target_residency: Micros::new(residency),
+    };
+    let halt = |(latency, residency)| state(EntryMethod::Halt, latency, residency);
+    let long = [(1, 1), (40, 100), (41, 100), (200, 800), (890, 5_000)];
+    let tables = [
+        table(),
+        CStateTable::new(&[CState::POLL, halt((2, 2)), halt((133, 600))]).unwrap(),
+        CStateTable::new(&long.map(halt)).unwrap(),
+    ];
+    let mut random = 1_u64;
+    let mut below = |limit: u64| {
+        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+        (random >> 33) % limit
+    };
+    let (mut limits, mut searched) = (0, 0);
+    for table in &tables {
+        for price in [0, 102, 512, 2_048, 102_400] {
+            let mut costs = Costs::NONE;
+            costs.update(&context(table, None), LatencyPrice(price), Powers::Likely);
+            for _ in 0..200 {
+                let mut arrivals = [Arrivals::NONE, Arrivals::UNKNOWN][below(2) as usize];
+                let (lowest, spread) = (below(20), below(14) + 1);
+                for _ in 0..below(60) {
+                    let ended = [Ended::Event, Ended::Event, Ended::Timer][below(3) as usize];
+                    arrivals.add((lowest + below(spread)) as usize, ended, 7);
+                }
+                for from in [0, below(2_000_000)] {
+                    let survival = arrivals.survival(from);
+                    let to_timer = [u64::MAX, below(20_000_000)][below(2) as usize];
+                    let found = Plan::cheapest(&costs, &survival, to_timer);
+                    let all = Plan::cheapest(&costs.unordered(), &survival, to_timer);
+                    assert_eq!(found, all, "{price} {to_timer} {survival:?}");
+                    searched += 1;
+                    limits += u64::from(found.limit.is_some());
+                }
+            }
+        }
+    }
+    assert!(limits > searched / 20, "{limits} of {searched}");
+}

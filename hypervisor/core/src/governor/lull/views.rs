@@ -2,7 +2,7 @@
 
 use super::arrivals::{Arrivals, Ended, Survival, bin_of};
 use super::costs::Costs;
-use super::plan::Plan;
+use super::plan::{Plan, WayOut};
 
 /// How many there are.
 pub(super) const VIEWS: usize = 3;
@@ -59,22 +59,26 @@ impl Views {
         cases.is_known(MEMORY[view]).then_some(cases)
     }
 
-    /// What lately was, and what hardly any sleep outlasts; `None` as long as that is not known.
-    pub fn lately(&self) -> (Survival, Option<u64>) {
-        let survival = self.slow.survival(0);
-        let horizon = (self.seen >= KNOWN).then(|| survival.horizon());
-        (survival, horizon)
+    /// What lately was.
+    pub fn lately(&self) -> Survival {
+        self.slow.survival(0)
+    }
+
+    /// What hardly any sleep outlasts; `None` as long as that is not known.
+    pub fn horizon(&self, lately: &Survival) -> Option<u64> {
+        (self.seen >= KNOWN).then(|| lately.horizon())
     }
 
     /// What each view makes of a sleep that begins.
     pub fn plans(
         &self,
         costs: &Costs,
-        (lately, horizon): &(Survival, Option<u64>),
+        lately: &Survival,
+        way_out: &WayOut,
         to_timer: u64,
     ) -> [Plan; VIEWS] {
         let plan = |survival: &Survival| {
-            Plan::cheapest(costs, survival, to_timer).with_way_out(costs, *horizon, 0, to_timer)
+            Plan::cheapest(costs, survival, to_timer).with_way_out(costs, way_out)
         };
         let mut plans = [plan(lately); VIEWS];
         for (view, own) in plans.iter_mut().enumerate() {
@@ -93,8 +97,8 @@ impl Views {
         } else {
             to_timer
         };
-        let horizon = Some(survival.horizon());
-        Plan::cheapest(costs, &survival, expected).with_way_out(costs, horizon, slept, expected)
+        let way_out = WayOut::new(costs, Some(survival.horizon()), slept, expected);
+        Plan::cheapest(costs, &survival, expected).with_way_out(costs, &way_out)
     }
 
     /// A sleep has ended.
