@@ -121,10 +121,6 @@ fn firmware_and_options_can_be_described() {
         ("--model 0x55 --pkg-limit 99", "expected 0 to 15"),
         ("--model 0x55 --packages 0", "expected 1 to 4096"),
         ("--model 0x55 --stepping 16", "expected 0 to 15"),
-        (
-            "--vendor amd --family 0x17",
-            "say which, by --model or --file",
-        ),
         ("--model 0x55 --msr 0xe2", "expected MSR=VALUE"),
     ] {
         let said = format!("{:#}", ask(bad).unwrap_err());
@@ -212,5 +208,35 @@ fn text_of_something_else_is_refused() {
         "0x00000005 0x00: eax=0x1",
     ] {
         assert!(dump::Dump::parse(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_cpu_that_is_only_half_described_is_refused() {
+    let asked = |words: &[&str]| {
+        let words = std::iter::once("cstates").chain(words.iter().copied());
+        command(&Cli::try_parse_from(words).unwrap().args)
+    };
+    for words in [
+        &["--vendor", "amd"][..],
+        &["--pkg-limit", "0"],
+        &["--acpi", "no-such-file"],
+        &["--cmdline", "max_cstate=1"],
+    ] {
+        let said = format!("{:#}", asked(words).unwrap_err());
+        assert!(said.contains("by --model or --file"), "{words:?}: {said}");
+    }
+    asked(&[]).unwrap();
+}
+
+#[test]
+fn a_store_wakes_only_where_a_state_watches() {
+    for (line, wakes) in [
+        ("--model 0x55", true),
+        ("--model 0x55 --cmdline idle=hlt", false),
+        ("--model 0x55 --cmdline cpuidle=off", false),
+        ("--model 0x5c", false),
+    ] {
+        assert_eq!(json(line)["stores_wake"], wakes, "{line}");
     }
 }
