@@ -104,21 +104,19 @@ pub struct Selected {
 }
 
 impl Selected {
-    /// Where a CPU goes that is taken offline: the deepest MWAIT state that is used, with interrupts masked.
+    /// Where a CPU goes that is taken offline: the deepest state that is used, with interrupts masked. HLT, where that is not
+    /// an MWAIT state: on AMD's design HLT leads to CC6, as does the port, and MWAIT is C1.
     ///
     /// From the table, and not computed from the sub-state counts of CPUID, which are no numbers. A thread that is parked
     /// in less keeps its core, and the whole package, out of deep states.
     pub fn park(&self) -> EntryMethod {
-        let deepest = self.table.states().iter().rev().find_map(|state| {
-            let EntryMethod::Mwait { hint, .. } = state.method else {
-                return None;
-            };
-            Some(EntryMethod::Mwait {
+        match self.table.states().last().map(|deepest| deepest.method) {
+            Some(EntryMethod::Mwait { hint, .. }) => EntryMethod::Mwait {
                 hint,
                 gate: IrqGate::Masked,
-            })
-        });
-        deepest.unwrap_or(EntryMethod::Halt)
+            },
+            _ => EntryMethod::Halt,
+        }
     }
 
     /// What is entered instead of a state that must not be entered now: the CPU's own C1, or HLT if it has none.

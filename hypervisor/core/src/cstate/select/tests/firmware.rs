@@ -249,6 +249,7 @@ fn zen_without_cst_has_mwait_as_c1_and_halt_as_c2() {
         assert_eq!(figures(&selected, "C2"), (400, 800));
         // What is used instead of C2 is MWAIT: HLT may be CC6.
         assert_eq!(selected.safe().method.to_string(), "MWAIT 0x00");
+        assert_eq!(selected.park(), EntryMethod::Halt);
 
         let selected = ask_amd(vendor, family, |query| query.cpu.monitor = false);
         assert_eq!(methods(&selected), ["POLL", "HLT"]);
