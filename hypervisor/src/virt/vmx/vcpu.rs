@@ -34,8 +34,6 @@ use super::{Shared, check, debug, entry, event, reset, segment, vpid};
 
 const RFLAGS_TF: u64 = 1 << 8;
 const RFLAGS_IF: u64 = 1 << 9;
-/// Pending debug exceptions: BS.
-const PENDING_STEP: u64 = 1 << 14;
 const CR4_VMXE: u64 = 1 << 13;
 const BLOCKED_BY_STI: u64 = 1 << 0;
 const BLOCKED_BY_MOV_SS: u64 = 1 << 1;
@@ -782,11 +780,6 @@ impl VirtCpu for VmxVcpu {
                 vector: 1,
                 error: None,
             });
-        }
-        if self.rflags() & RFLAGS_TF != 0 {
-            // The trap of the instruction that was emulated: it comes right after the entry (SDM vol. 3, 28.7.3).
-            let pending = self.vmcs.read(Field::PENDING_DEBUG) | PENDING_STEP;
-            self.vmcs.write(Field::PENDING_DEBUG, pending);
         }
     }
 
