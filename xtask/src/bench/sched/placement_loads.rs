@@ -1,4 +1,5 @@
-//! What placement policies are compared on. Loads and seeds are fixed: they were chosen before the policy was.
+//! What placement policies are compared on. Loads and seeds are fixed. The loads were chosen before the policy was, but looked at,
+//! with other seeds, while its constants were; these seeds were not.
 
 /// A load, the machine under it, and what is asked of the policy.
 pub struct Workload {
