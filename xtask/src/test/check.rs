@@ -127,6 +127,10 @@ impl Ran {
                 reading.seq
             );
             for cpu in &reading.cpus {
+                // A key may be pressed before a CPU has begun.
+                if cpu.counters.elapsed == 0 && reading.reason != "end" {
+                    continue;
+                }
                 adds_up(&cpu.counters)
                     .with_context(|| format!("reading {}, CPU {}", reading.seq, cpu.cpu))?;
             }
