@@ -25,6 +25,7 @@ const X2APIC_LAST: u32 = 0x8ff;
 const TPR: u32 = X2APIC + 0x08;
 const EOI: u32 = X2APIC + 0x0b;
 const ICR: u32 = X2APIC + 0x30;
+const SELF_IPI: u32 = X2APIC + 0x3f;
 
 /// Stands at the gate for one entry of a vCPU.
 pub(super) struct FastPath<'a, H> {
@@ -82,6 +83,7 @@ impl<H: VcpuHost> Gate for FastPath<'_, H> {
                 EOI => value == 0,
                 TPR => value <= 0xff,
                 ICR => self.is_plain(value),
+                SELF_IPI => (16..=0xff).contains(&value),
                 TSC_DEADLINE => true,
                 _ => false,
             };
@@ -103,7 +105,13 @@ impl<H: VcpuHost> Gate for FastPath<'_, H> {
                 self.lapic.note_command(value);
                 let icr = Icr::decode(value, Mode::X2Apic);
                 send(icr, self.vcpu, self.domain, self.host);
-                Answer::Enter
+                // To itself, perhaps.
+                self.look_if_requested()
+            }
+            SELF_IPI => {
+                let icr = Icr::self_ipi(value as u8);
+                send(icr, self.vcpu, self.domain, self.host);
+                self.look_if_requested()
             }
             _ => self.set_deadline(value),
         };
@@ -123,22 +131,23 @@ impl<H: VcpuHost> FastPath<'_, H> {
         answer
     }
 
-    /// A vector for one other vCPU, which is up.
+    /// A vector for one vCPU, which is up.
     #[inline]
     fn is_plain(&self, value: u64) -> bool {
         let icr = Icr::decode(value, Mode::X2Apic);
-        let Destination::Physical(to) = icr.to else {
-            return false;
-        };
-        value & !Icr::X2APIC_BITS == 0
-            && icr.delivery == Delivery::Fixed
-            && !icr.has_illegal_vector()
-            && to != self.vcpu.lapic().id()
-            && self
+        let is_up = match icr.to {
+            Destination::Myself => true,
+            Destination::Physical(to) => self
                 .domain
                 .vcpus()
                 .get(to as usize)
-                .is_some_and(|target| target.lapic().is_online())
+                .is_some_and(|target| target.lapic().is_online()),
+            _ => false,
+        };
+        is_up
+            && value & !Icr::X2APIC_BITS == 0
+            && icr.delivery == Delivery::Fixed
+            && !icr.has_illegal_vector()
     }
 
     /// The host need not know of a deadline before the CPU is interrupted anyway: whoever leaves the guest, or blocks, looks at the

@@ -101,6 +101,10 @@ fn every_answer_is_the_one_that_the_exit_would_get() {
         &[wrmsr!(0x80b, 0), wrmsr!(0x80b, 1)],
         &[wrmsr!(0x830, 1 << 32 | 0x41), rdmsr!(0x830)],
         &[wrmsr!(0x830, 0x41)],
+        &[wrmsr!(0x830, 0x4_0042), rdmsr!(0x822), rdmsr!(0x830)],
+        &[wrmsr!(0x830, 0x4_0005), wrmsr!(0x830, 0x8_0042)],
+        &[wrmsr!(0x83f, 0x43), rdmsr!(0x822), rdmsr!(0x830)],
+        &[wrmsr!(0x83f, 5), wrmsr!(0x83f, 0x100)],
         &[wrmsr!(0x830, 1 << 32 | 0x5)],
         &[
             wrmsr!(0x830, 1 << 32 | 0x441),

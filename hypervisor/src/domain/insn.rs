@@ -9,7 +9,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 
 use super::length;
 use super::walk::{self, Access};
-use crate::virt::{GuestCpuState, GuestMemory, VirtCpu};
+use crate::virt::{GuestCpuState, GuestMemory, VirtCpu, fast};
 
 /// Longest instruction, bytes.
 const LONGEST: usize = 15;
@@ -33,6 +33,12 @@ pub fn fetch(memory: &GuestMemory, cpu: &GuestCpuState, hint: &[u8]) -> Option<I
 pub fn next_rip(virt: &dyn VirtCpu, memory: &GuestMemory, expected: &[Mnemonic]) -> Option<u64> {
     if let Some(rip) = virt.next_rip() {
         return Some(rip);
+    }
+    if let Some((cr3, rip)) = virt.plain_code()
+        && let Some(code) = fast::code_at(memory, cr3, rip)
+        && let Some(length) = length::length(&code.to_le_bytes(), 64, expected)
+    {
+        return Some(rip.wrapping_add(length));
     }
     let cpu = virt.cpu_state();
     let mut buffer = [0u8; LONGEST];

@@ -30,8 +30,24 @@ fn is_prefix(byte: u8, code_bits: u32) -> bool {
         || (code_bits == 64 && matches!(byte, 0x40..=0x4f))
 }
 
+/// The same without prefixes, where only one instruction is expected: nearly every time.
+#[inline]
+fn plain_length(bytes: &[u8], expected: &[Mnemonic]) -> Option<u64> {
+    let &[mnemonic] = expected else {
+        return None;
+    };
+    match (mnemonic, bytes) {
+        (Mnemonic::Hlt, [0xf4, ..]) => Some(1),
+        (Mnemonic::Pause, [REP, 0x90, ..]) => Some(2),
+        _ => None,
+    }
+}
+
 /// Length of the instruction that `bytes` begin with, if it is one of `expected` and can be told without a decoder.
 pub fn length(bytes: &[u8], code_bits: u32, expected: &[Mnemonic]) -> Option<u64> {
+    if let Some(length) = plain_length(bytes, expected) {
+        return Some(length);
+    }
     let prefixes = bytes.iter().position(|&byte| !is_prefix(byte, code_bits))?;
     let (before, rest) = bytes.split_at_checked(prefixes)?;
     let found = expected.iter().find_map(|&mnemonic| {

@@ -174,6 +174,8 @@ impl Vcpu {
         owned.load(cpu);
         let outcome = loop {
             match self.turn(owned, domain, host, word, on_gate) {
+                // The entry would refuse, and only then look.
+                Next::Resume if word.is_pending() => break RunOutcome::Events,
                 Next::Resume => {}
                 Next::Events => break RunOutcome::Events,
                 Next::Block => break RunOutcome::Block,

@@ -192,11 +192,18 @@ pub mod opcode {
 /// `None`: it is not plain to see.
 #[inline(always)]
 pub fn next(memory: &GuestMemory, cr3: u64, rip: u64, opcode: u8) -> Option<u64> {
-    let bytes = memory.code(fetched_from(memory, cr3, rip)?)?;
+    let bytes = code_at(memory, cr3, rip)?;
     if bytes as u16 == u16::from_le_bytes([0x0f, opcode]) {
         return Some(rip.wrapping_add(2));
     }
     after_prefixes(rip, bytes, opcode)
+}
+
+/// The 16 bytes at the intercepted instruction, in 64-bit code under four levels of paging. `None`: they are not all in one page, or
+/// not in the memory any more.
+#[inline(always)]
+pub fn code_at(memory: &GuestMemory, cr3: u64, rip: u64) -> Option<u128> {
+    memory.code(fetched_from(memory, cr3, rip)?)
 }
 
 #[cold]

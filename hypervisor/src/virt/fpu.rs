@@ -123,15 +123,20 @@ impl FpuState {
         let [first, second, third, ..] = &*self.area else {
             return;
         };
-        let control = &first.0[..MXCSR_OFFSET];
-        let stack = [
-            &first.0[STACK.start..],
-            &second.0,
-            &third.0[..STACK.end - 128],
-        ];
-        let initial = control.starts_with(&FCW_INIT.to_le_bytes())
-            && control.iter().skip(2).all(|&byte| byte == 0)
-            && stack.iter().all(|part| part.iter().all(|&byte| byte == 0));
+        // In words, since this is on the way of every switch: what is set anywhere.
+        let set = |bytes: &[u8]| {
+            let (words, rest) = bytes.as_chunks();
+            let set = words
+                .iter()
+                .fold(0, |set, &word| set | u64::from_le_bytes(word));
+            rest.iter().fold(set, |set, &byte| set | u64::from(byte))
+        };
+        let set_in_stack =
+            set(&first.0[STACK.start..]) | set(&second.0) | set(&third.0[..STACK.end - 128]);
+        let [low, high, control @ ..] = &first.0[..MXCSR_OFFSET] else {
+            return;
+        };
+        let initial = [*low, *high] == FCW_INIT.to_le_bytes() && set(control) | set_in_stack == 0;
         if initial && let Some(header) = self.area.get_mut(HEADER / 64) {
             header.0[0] &= !(X87 as u8);
         }

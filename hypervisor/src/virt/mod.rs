@@ -63,6 +63,10 @@ pub trait VirtCpu: Send {
     fn cr4(&self) -> u64 {
         self.cpu_state().cr4
     }
+    /// CR3 and RIP where the guest is in 64-bit code under four levels of paging: all that finding its code takes there.
+    fn plain_code(&self) -> Option<(u64, u64)> {
+        None
+    }
     /// The bytes of the intercepted instruction where hardware delivers them (AMD decode assists, nested faults only), else
     /// empty: then the caller fetches them through the guest's page tables.
     fn instruction_bytes(&self) -> &[u8] {

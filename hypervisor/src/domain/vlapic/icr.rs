@@ -112,6 +112,25 @@ impl Icr {
         if self.has_illegal_vector() || self.delivery == Delivery::Other {
             return;
         }
+        let one = match self.to {
+            Destination::Physical(to) => Some(to as usize),
+            Destination::Myself => Some(sender),
+            _ => None,
+        };
+        if self.delivery == Delivery::Fixed
+            && let Some(index) = one
+            && let Some(lapic) = lapics.clone().nth(index)
+            && lapic.id() as usize == index
+        {
+            // Nearly every one: no need to ask all others.
+            let is_meant = self
+                .to
+                .includes(index == sender, lapic.id(), lapic.identity());
+            if is_meant && self.post(lapic) {
+                reached(index);
+            }
+            return;
+        }
         // INIT and start-up to oneself by shorthand are not defined; a CPU does not reset itself.
         let startup = matches!(self.delivery, Delivery::Init(_) | Delivery::Sipi);
         let all = lapics.enumerate().filter(|(index, lapic)| {

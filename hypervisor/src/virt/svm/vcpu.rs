@@ -701,6 +701,11 @@ impl VirtCpu for SvmVcpu {
         self.clean = 0;
     }
 
+    fn plain_code(&self) -> Option<(u64, u64)> {
+        let save = &self.vmcb.save;
+        in_64_bit_code(save).then_some((save.cr3, save.rip))
+    }
+
     fn next_rip(&self) -> Option<u64> {
         let control = &self.vmcb.control;
         if control.exit_code == super::exit::IO
