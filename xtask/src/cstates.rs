@@ -10,10 +10,13 @@ use lull_core::cstate::acpi::{AcpiType, Cst, CstEntry, CstMethod};
 use lull_core::cstate::limits::PackageControl;
 use lull_core::cstate::models::{Identity, Vendor};
 use lull_core::cstate::select::{
-    self, CpuFacts, MsrValues, MwaitLeaf, MwaitTest, MwaitVerdict, Query, Registers, Topology,
+    self, CpuFacts, MsrValues, MwaitLeaf, MwaitTest, MwaitVerdict, Query, Registers, Support,
+    Topology,
 };
-use lull_core::options::Options;
+use lull_core::options::{CpuidOverride, CpuidRegister, Options};
 use lull_core::units::Micros;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 mod dump;
@@ -56,6 +59,9 @@ pub struct CStatesArgs {
     /// The local APIC timer runs on in every C-state (default yes)
     #[arg(long, value_enum)]
     arat: Option<YesNo>,
+    /// There is an HPET: it wakes CPUs whose APIC timer stops, and the TSC is restored from it where that stops
+    #[arg(long)]
+    hpet: bool,
     /// Some core has two threads online (default yes)
     #[arg(long, value_enum)]
     smt: Option<YesNo>,
@@ -92,6 +98,7 @@ impl CStatesArgs {
             && self.arat.is_none()
             && self.smt.is_none()
             && self.packages.is_none()
+            && !self.hpet
             && self.mwait == Mwait::default()
             && self.cst.is_none()
             && self.acpi.is_empty()
@@ -150,6 +157,8 @@ struct Question {
     msrs: MsrValues,
     topology: Topology,
     assumed: Vec<String>,
+    /// CPUID leaves that were looked at.
+    asked: BTreeSet<u32>,
 }
 
 /// `cargo xtask cstates`.
@@ -187,6 +196,15 @@ fn answer(args: &CStatesArgs) -> Result<(String, Option<String>)> {
         }
         None => of_words(args, &options)?,
     };
+    let asked: Vec<u32> = question.asked.iter().copied().collect();
+    if let Some(idle) = options.cstates.idle_overrides(&asked).next() {
+        let leaves: Vec<String> = asked.iter().map(|leaf| format!("{leaf:#x}")).collect();
+        bail!(
+            "--cmdline: cpuid: nothing here looks at leaf {:#x} (expected one of the leaves {})",
+            idle.leaf,
+            leaves.join(", ")
+        );
+    }
     let said = match args.acpi.as_slice() {
         [] => None,
         files => Some(firmware::ask(files, &question.cpu, &options)?),
@@ -197,6 +215,11 @@ fn answer(args: &CStatesArgs) -> Result<(String, Option<String>)> {
     let mut query = Query {
         msrs: question.msrs,
         topology: question.topology,
+        support: Support {
+            timer_broadcast: args.hpet,
+            restores_tsc: args.hpet,
+            directed_eoi: false,
+        },
         ..Query::new(question.cpu, options.idle, &options.cstates)
     };
     match &said {
@@ -264,6 +287,7 @@ fn of_words(args: &CStatesArgs, options: &Options) -> Result<Question> {
         cpu,
         msrs: MsrValues::default(),
         topology,
+        asked: [0, 1, 5, 6, 7, 0x8000_0000, 0x8000_0007].into(),
         assumed: vec!["CPUID leaf 5 ECX is 3, SGX is not there".to_owned()],
     };
     let edx = match args.leaf5_edx {
@@ -296,12 +320,21 @@ fn of_words(args: &CStatesArgs, options: &Options) -> Result<Question> {
 /// What `cpuid=` makes of a CPU that was described by other words: they are put into leaves and read out of them again.
 fn overridden(cpu: &CpuFacts, options: &Options) -> CpuFacts {
     let bit = |is: bool, at: u32| u32::from(is) << at;
+    let id = cpu.identity.vendor.id();
+    let word = |at: usize| {
+        let bytes = id.get(at..).and_then(|rest| rest.first_chunk());
+        bytes.copied().map_or(0, u32::from_le_bytes)
+    };
+    let signature = cpu.identity.signature();
     let leaf = |leaf| match leaf {
         0 => Registers {
             eax: 0xB,
-            ..Registers::default()
+            ebx: word(0),
+            edx: word(4),
+            ecx: word(8),
         },
         1 => Registers {
+            eax: signature.unwrap_or(0),
             ecx: bit(cpu.monitor, 3) | bit(cpu.hypervisor, 31),
             edx: bit(cpu.clflush, 19),
             ..Registers::default()
@@ -332,17 +365,22 @@ fn overridden(cpu: &CpuFacts, options: &Options) -> CpuFacts {
         _ => Registers::default(),
     };
     let read = |number, _| options.cstates.override_leaf(number, leaf(number));
-    CpuFacts {
-        // Which CPU it is, its own words say.
-        identity: cpu.identity,
-        ..CpuFacts::from_cpuid(read, cpu.test)
+    let mut found = CpuFacts::from_cpuid(read, cpu.test);
+    let named =
+        |one: &CpuidOverride| one.leaf == 0 || one.leaf == 1 && one.register == CpuidRegister::Eax;
+    if signature.is_none() && !options.cstates.cpuid.iter().any(named) {
+        // No CPUID could say that; the words did.
+        found.identity = cpu.identity;
     }
+    found
 }
 
 /// A CPU that is described by the text of `cpuid -r`.
 fn of_dump(args: &CStatesArgs, text: &str, options: &Options) -> Result<Question> {
     let dump = dump::Dump::parse(text)?;
+    let asked = RefCell::new(BTreeSet::new());
     let read = |leaf, sub| -> Registers {
+        asked.borrow_mut().insert(leaf);
         let said = dump.leaf(leaf, sub);
         options.cstates.override_leaf(leaf, said)
     };
@@ -351,7 +389,22 @@ fn of_dump(args: &CStatesArgs, text: &str, options: &Options) -> Result<Question
         msrs: MsrValues::default(),
         topology: Topology::from_cpuid(read, &dump.apic_ids()),
         assumed: vec![],
+        asked: asked.take(),
     };
+    for leaf in dump.missing() {
+        let what = match leaf {
+            5 if args.leaf5_edx.is_some() => continue,
+            6 if args.arat.is_some() => continue,
+            0x8000_0007 if args.nonstop_tsc.is_some() => continue,
+            5 => "there are no sub-states of MWAIT",
+            6 => "the APIC timer stops in deep states",
+            7 => "there are neither SGX nor AMX",
+            _ => "the TSC stops in deep states",
+        };
+        question
+            .assumed
+            .push(format!("{what}: the text has no CPUID leaf {leaf:#x}"));
+    }
     let identity = &mut question.cpu.identity;
     if let Some(maker) = args.vendor {
         identity.vendor = maker.vendor();

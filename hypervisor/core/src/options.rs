@@ -230,6 +230,14 @@ impl Options {
         Some(one.limit)
     }
 
+    /// What `latency=` says of CPUs that are not among those `online`: nothing comes of it. `all` is said of those only.
+    pub fn absent_cpus(&self, online: &CpuSet) -> impl Iterator<Item = (Micros, CpuSet)> {
+        let named = self.latency.iter().filter(|one| one.cpus != CpuSet::ALL);
+        named
+            .map(|one| (one.limit, one.cpus.difference(online)))
+            .filter(|(_, absent)| !absent.is_empty())
+    }
+
     /// Reads a command line. Never fails: what could not be used is in the list.
     pub fn parse(line: &str) -> (Self, Vec<Problem>) {
         let mut options = Self::default();

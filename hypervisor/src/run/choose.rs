@@ -1,6 +1,10 @@
 //! Asks the core which C-states a CPU gets: what CPUID, MSRs and the self-test say, and the options.
 
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use lull_core::cstate::select::{
     self, CpuFacts, Firmware, MsrValues, Query, Registers, Selected, Support, Topology,
@@ -21,8 +25,12 @@ const ARCH_CAPABILITIES: u32 = 0x10A;
 /// Called once on each CPU, before it idles for the first time. `online`: all CPUs that run. `firmware`: what its
 /// tables and its code said, the same for all CPUs.
 pub fn states(cpu: CpuId, online: &[CpuId], options: &Options, firmware: Firmware<'_>) -> Selected {
-    let leaves = |leaf, sub| leaf_of(options, leaf, sub);
-    let (facts, msrs) = this_cpu(options);
+    let asked = RefCell::new(Vec::new());
+    let leaves = |leaf, sub| {
+        asked.borrow_mut().push(leaf);
+        leaf_of(options, leaf, sub)
+    };
+    let (facts, msrs) = this_cpu(leaves);
     let apic_ids: Vec<u32> = online
         .iter()
         .filter_map(|&cpu| apic::ipi::apic_id(cpu))
@@ -46,8 +54,24 @@ pub fn states(cpu: CpuId, online: &[CpuId], options: &Options, firmware: Firmwar
         log::info!("POLL waits by TPAUSE");
     }
     log::debug!("{cpu}: around each sleep: {around}");
+    if cpu.index() == 0 {
+        tell_of_idle_overrides(options, &asked.borrow());
+    }
     log_choice(cpu, &selected);
     selected
+}
+
+fn tell_of_idle_overrides(options: &Options, asked: &[u32]) {
+    for one in options.cstates.idle_overrides(asked) {
+        let asked: BTreeSet<u32> = asked.iter().copied().collect();
+        let leaves: Vec<String> = asked.iter().map(|leaf| format!("{leaf:#x}")).collect();
+        tell(
+            Where::Cmdline,
+            "cpuid",
+            format_args!("nothing here looks at leaf {:#x}", one.leaf),
+            format_args!("one of the leaves {}", leaves.join(", ")),
+        );
+    }
 }
 
 /// What CPUID says, or is taken to say.
@@ -63,8 +87,7 @@ fn leaf_of(options: &Options, leaf: u32, sub: u32) -> Registers {
 }
 
 /// What is known of the CPU that runs this.
-fn this_cpu(options: &Options) -> (CpuFacts, MsrValues) {
-    let leaves = |leaf, sub| leaf_of(options, leaf, sub);
+fn this_cpu(leaves: impl Fn(u32, u32) -> Registers) -> (CpuFacts, MsrValues) {
     let facts = CpuFacts::from_cpuid(leaves, cpu::mwait::found());
     let mut msrs = MsrValues::default();
     for &msr in MsrValues::wanted(&facts.identity) {
@@ -85,7 +108,7 @@ pub struct Stops {
 
 /// Asks the CPU that runs this, for all.
 pub fn stops(options: &Options) -> Stops {
-    let (facts, msrs) = this_cpu(options);
+    let (facts, msrs) = this_cpu(|leaf, sub| leaf_of(options, leaf, sub));
     let query = Query {
         msrs,
         ..Query::new(facts, options.idle, &options.cstates)

@@ -14,7 +14,7 @@ use lull_core::platform::Platform;
 use lull_core::residency::{Fault, Interval};
 use lull_core::sched::{AnyScheduler, Scheduler};
 use lull_core::trace::{IdleTrace, Recorder};
-use lull_core::units::{CpuId, Micros, Nanos};
+use lull_core::units::{CpuId, CpuSet, Micros, Nanos};
 use lull_core::wake::{Cause, Events, WakeWord};
 use spin::Once;
 
@@ -146,6 +146,7 @@ pub fn start(booted: Booted) -> ! {
         .max()
         .unwrap_or(1);
     let parked = smp.parked;
+    tell_of_absent_cpus(&options, &smp.online);
     prepare_clocks(&options, &firmware, &mut apic, cpus);
     let sched = scheduler::make(&options, cpus, domains.slots());
     let machine = Machine::new(BareMetal, sched, cpus);
@@ -190,6 +191,23 @@ pub fn start(booted: Booted) -> ! {
     }
     turn(running, boot_cpu);
     end::finish(running)
+}
+
+/// Names what `latency=` says of CPUs that do not run.
+fn tell_of_absent_cpus(options: &Options, online: &[CpuId]) {
+    let mut here = CpuSet::EMPTY;
+    for &cpu in online {
+        here.insert(cpu);
+    }
+    for (limit, absent) in options.absent_cpus(&here) {
+        let why = format_args!("{limit} for CPUs {absent}, which do not run");
+        tell(
+            Where::Cmdline,
+            "latency",
+            why,
+            format_args!("CPUs of {here}"),
+        );
+    }
 }
 
 /// Readies what stands in for clocks that stop in deep states, if any does; says what there is, or is not.

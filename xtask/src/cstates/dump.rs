@@ -33,14 +33,37 @@ impl Dump {
         Ok(dump)
     }
 
-    fn has(&self, leaf: u32) -> bool {
+    /// Does the text say anything of this leaf of the first CPU?
+    pub fn has(&self, leaf: u32) -> bool {
         let first = self.cpus.iter().take(1).flatten();
         first.clone().any(|(number, ..)| *number == leaf)
     }
 
     /// A leaf of the first CPU; zeros if the text does not have it.
     pub fn leaf(&self, leaf: u32, sub: u32) -> Registers {
+        const EXTENDED: u32 = 0x8000_0000;
+        if leaf == EXTENDED && !self.has(EXTENDED) {
+            // The first one says which is the last; parts of a text may do without.
+            let first = self.cpus.iter().take(1).flatten();
+            let last = first.map(|(leaf, ..)| *leaf).max().unwrap_or(0);
+            return Registers {
+                eax: if last > EXTENDED { last } else { 0 },
+                ..Registers::default()
+            };
+        }
         of(self.cpus.first(), leaf, sub)
+    }
+
+    /// Leaves about C-states that the CPU has, or may have, and the text does not.
+    pub fn missing(&self) -> Vec<u32> {
+        let last = self.leaf(0, 0).eax;
+        let basic = [5, 6, 7].into_iter().filter(|&leaf| leaf <= last);
+        let extended = self.leaf(0x8000_0000, 0).eax;
+        let nonstop = (extended == 0 || extended >= 0x8000_0007).then_some(0x8000_0007);
+        basic
+            .chain(nonstop)
+            .filter(|&leaf| !self.has(leaf))
+            .collect()
     }
 
     /// The APIC ids of all CPUs in the text.

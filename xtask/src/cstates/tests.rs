@@ -113,10 +113,26 @@ fn firmware_and_options_can_be_described() {
     let twice = skylake("cpuid=0x5:edx=0x20 cpuid=0x80000007:edx=0");
     assert_eq!(twice, stopping);
     assert_eq!(skylake("cpuid=0x1:ecx=0"), ["C1 HLT 2/2"]);
-    assert_eq!(skylake("cpuid=0x1234:eax=1").len(), 3);
+    // Of another model: Haswell, by its own signature; and not of Intel's any more.
+    let haswell = skylake("cpuid=0x1:eax=0x306c3");
+    assert_eq!(haswell[..2], ["C1 MWAIT 0x00 2/2", "C1E MWAIT 0x01 10/20"]);
+    assert_eq!(
+        haswell,
+        used(&json("--model 0x3c --stepping 3 --leaf5-edx 0x2020"))
+    );
+    let amd = "cpuid=0x0:ebx=0x68747541,0x0:edx=0x69746e65,0x0:ecx=0x444d4163";
+    assert_eq!(
+        skylake(amd),
+        used(&json("--vendor amd --family 6 --model 0x55"))
+    );
+    assert_ne!(skylake(amd), skylake(""));
     for (bad, why) in [
         ("--model 0x55 --cmdline max_cstate=x", "not a whole number"),
         ("--model 0x555", "too large"),
+        (
+            "--model 0x55 --cmdline cpuid=0x1234:eax=1",
+            "nothing here looks at leaf 0x1234",
+        ),
         ("--model 0x55 --cst 0x0", "expected HINT:LATENCY"),
         ("--model 0x55 --pkg-limit 99", "expected 0 to 15"),
         ("--model 0x55 --packages 0", "expected 1 to 4096"),
@@ -134,6 +150,7 @@ const DUMP: &str = "CPU 0:
    0x00000001 0x00: eax=0x00050654 ebx=0x00200800 ecx=0x7ffefbff edx=0xbfebfbff
    0x00000005 0x00: eax=0x00000040 ebx=0x00000040 ecx=0x00000003 edx=0x00002020
    0x00000006 0x00: eax=0x00000ef7 ebx=0x00000002 ecx=0x00000009 edx=0x00000000
+   0x00000007 0x00: eax=0x00000000 ebx=0xd39ffffb ecx=0x00000818 edx=0xbc000400
    0x0000000b 0x00: eax=0x00000001 ebx=0x00000002 ecx=0x00000100 edx=0x00000000
    0x0000000b 0x01: eax=0x00000006 ebx=0x00000028 ecx=0x00000201 edx=0x00000000
    0x80000000 0x00: eax=0x80000008 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
@@ -164,6 +181,53 @@ fn the_text_of_the_cpuid_program_is_understood() {
     let (options, _) = Options::parse("cpuid=0x80000007:edx=0");
     let question = of_dump(&args, DUMP, &options).unwrap();
     assert!(!question.cpu.nonstop_tsc);
+}
+
+#[test]
+fn what_a_text_leaves_out_is_assumed_and_said() {
+    let args = Cli::try_parse_from(["cstates"]).unwrap().args;
+    let without = |leaf: &str| {
+        let kept: Vec<&str> = DUMP.lines().filter(|line| !line.contains(leaf)).collect();
+        let question = of_dump(&args, &kept.join("\n"), &Options::default()).unwrap();
+        let said = question
+            .assumed
+            .iter()
+            .find(|what| what.contains("the text has no"));
+        (
+            question.cpu.nonstop_tsc,
+            question.cpu.mwait.substates,
+            said.cloned(),
+        )
+    };
+    let nothing = (true, 0x2020, None);
+    assert_eq!(without("no such leaf"), nothing);
+    assert_eq!(
+        without("0x80000000 0x00"),
+        nothing,
+        "the others tell how many there are"
+    );
+    let (nonstop, _, said) = without("0x80000007 0x00");
+    assert!(!nonstop);
+    assert_eq!(
+        said.unwrap(),
+        "the TSC stops in deep states: the text has no CPUID leaf 0x80000007"
+    );
+    let (_, substates, said) = without("0x00000005 0x00");
+    assert_eq!(substates, 0);
+    assert!(said.unwrap().ends_with("no CPUID leaf 0x5"));
+}
+
+#[test]
+fn an_hpet_stands_in_for_clocks_that_stop() {
+    let names = |words: &str| {
+        let used = used(&json(words));
+        used.iter()
+            .map(|state| state.split(' ').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let stops = "--model 0x55 --leaf5-edx 0x2020 --nonstop-tsc=no --arat=no";
+    assert_eq!(names(stops), ["C1", "C1E"]);
+    assert_eq!(names(&format!("{stops} --hpet")), ["C1", "C1E", "C6"]);
 }
 
 #[test]

@@ -44,6 +44,20 @@ impl Vendor {
     }
 }
 
+impl Vendor {
+    /// Its string in leaf 0 (EBX, EDX, ECX); zeros for [`Vendor::Other`].
+    pub const fn id(self) -> [u8; 12] {
+        match self {
+            Vendor::Intel => *b"GenuineIntel",
+            Vendor::Amd => *b"AuthenticAMD",
+            Vendor::Hygon => *b"HygonGenuine",
+            Vendor::Centaur => *b"CentaurHauls",
+            Vendor::Zhaoxin => *b"  Shanghai  ",
+            Vendor::Other => [0; 12],
+        }
+    }
+}
+
 impl fmt::Display for Vendor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -88,6 +102,17 @@ impl Identity {
             model: high << 4 | model,
             stepping: eax as u8 & 0xF,
         }
+    }
+
+    /// What leaf 1 EAX would say; `None` if it could not say that.
+    pub fn signature(&self) -> Option<u32> {
+        let extended = self.family.saturating_sub(0xF);
+        let eax = u32::from(extended) << 20
+            | u32::from(self.model >> 4) << 16
+            | u32::from(self.family.min(0xF)) << 8
+            | u32::from(self.model & 0xF) << 4
+            | u32::from(self.stepping & 0xF);
+        (Self::from_signature(self.vendor, eax) == *self).then_some(eax)
     }
 
     /// An Intel CPU of this family, and one of these models?

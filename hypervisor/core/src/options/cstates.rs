@@ -175,6 +175,16 @@ impl CStateOptions {
         said
     }
 
+    /// Overrides of leaves that were not among those `asked` for: they change nothing.
+    pub fn idle_overrides<'a>(
+        &'a self,
+        asked: &'a [u32],
+    ) -> impl Iterator<Item = &'a CpuidOverride> + 'a {
+        self.cpuid
+            .iter()
+            .filter(move |one| !asked.contains(&one.leaf))
+    }
+
     pub(super) fn set_max_cstate(&mut self, value: &str) -> Result<(), String> {
         self.max_cstate = Some(MaxCState::parse(value)?);
         Ok(())
@@ -202,7 +212,14 @@ impl CStateOptions {
         let mut edits = Vec::new();
         for item in items(value)? {
             match edit(item) {
-                Ok(edit) => edits.push(edit),
+                Ok((edit, ignored)) => {
+                    edits.push(edit);
+                    if let Some(ignored) = ignored {
+                        let item = item.escape_debug();
+                        let ignored = ignored.escape_debug();
+                        faults.push(format!("`{item}`: `{ignored}` is ignored"));
+                    }
+                }
                 Err(why) => faults.push(format!("`{}`: {why}", item.escape_debug())),
             }
         }
@@ -210,7 +227,7 @@ impl CStateOptions {
         match faults.as_slice() {
             [] => Ok(()),
             _ if self.edits.is_empty() => Err(faults.join("; ")),
-            _ => Err(format!("{}; the other edits stand", faults.join("; "))),
+            _ => Err(format!("{}; what is not named stands", faults.join("; "))),
         }
     }
 
@@ -260,13 +277,16 @@ fn state_name(text: &str) -> Result<String, String> {
     Ok(text.to_string())
 }
 
-/// `NAME:LATENCY:RESIDENCY`; an empty figure is left as it is.
-fn edit(item: &str) -> Result<TableEdit, String> {
-    let fields: Vec<&str> = item.split(':').collect();
-    let [name, latency, residency, surplus @ ..] = fields.as_slice() else {
+/// `NAME:LATENCY:RESIDENCY`; an empty figure is left as it is. What is behind them is for other hypervisors, and given back.
+fn edit(item: &str) -> Result<(TableEdit, Option<&str>), String> {
+    let mut fields = item.splitn(4, ':');
+    let (Some(name), Some(latency), Some(residency)) =
+        (fields.next(), fields.next(), fields.next())
+    else {
         return Err("expected NAME:LATENCY:RESIDENCY".to_string());
     };
-    if surplus.len() > MAX_SURPLUS_FIELDS {
+    let surplus = fields.next();
+    if surplus.is_some_and(|surplus| surplus.split(':').count() > MAX_SURPLUS_FIELDS) {
         return Err("too many fields".to_string());
     }
     let figure = |text: &str, what: &str| -> Result<Option<Micros>, String> {
@@ -284,7 +304,7 @@ fn edit(item: &str) -> Result<TableEdit, String> {
         residency: figure(residency, "residency")?,
     };
     EditFault::of_figures(edit.latency, edit.residency).map_err(|why| why.to_string())?;
-    Ok(edit)
+    Ok((edit, surplus))
 }
 
 /// `LEAF:REG=VALUE`.

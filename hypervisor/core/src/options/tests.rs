@@ -1,6 +1,7 @@
 use super::*;
 use crate::cstate::select::Registers;
 use crate::sched::credit2::Arrangement;
+use crate::units::CpuSet;
 use proptest::prelude::*;
 
 fn clean(line: &str) -> Options {
@@ -174,7 +175,7 @@ fn a_garbage_word_is_cut_and_escaped() {
 #[test]
 fn every_option_about_cstates_reaches_its_field() {
     let options = clean(
-        "cpuidle=off mwait-idle=off mwait-idle.table=C1E:20:40,C6::700:x:y:z max_cstate=3,1 states_off=0x4,C6 \
+        "cpuidle=off mwait-idle=off mwait-idle.table=C1E:20:40,C6::700 max_cstate=3,1 states_off=0x4,C6 \
          idle_latency_factor=3 irq-enable-early=force force-mwait preferred-c1e=off tsc=unstable \
          cpuid=5:edx=0x2020,0x80000007:edx=0 cpuid=6:eax=4 acpi_cst=off",
     );
@@ -336,7 +337,7 @@ fn the_good_edits_of_a_table_stand_beside_a_bad_one() {
     assert_eq!(options.cstates.edits[0].name, "C1E");
     assert_eq!(
         problems[0].why,
-        "`C1:0:0`: latency 0 us, expected 1 to 5000; `C6:x:`: latency: not a whole number; the other edits stand"
+        "`C1:0:0`: latency 0 us, expected 1 to 5000; `C6:x:`: latency: not a whole number; what is not named stands"
     );
 }
 
@@ -366,6 +367,29 @@ fn an_overridden_leaf_keeps_its_other_registers() {
     };
     assert_eq!(options.override_leaf(5, said), expected);
     assert_eq!(options.override_leaf(6, said), said);
+}
+
+#[test]
+fn fields_for_others_are_ignored_and_named() {
+    let (options, problems) = Options::parse("mwait-idle.table=C6::700:x:y:z");
+    assert_eq!(options.cstates.edits.len(), 1);
+    assert_eq!(
+        problems[0].why,
+        "`C6::700:x:y:z`: `x:y:z` is ignored; what is not named stands"
+    );
+}
+
+#[test]
+fn what_is_said_of_absent_things_is_found() {
+    let options = clean("cpuid=5:edx=0x2020,9:eax=1 latency=9 latency=20:1-7 latency=30:0");
+    let idle: Vec<u32> = options
+        .cstates
+        .idle_overrides(&[0, 1, 5])
+        .map(|one| one.leaf)
+        .collect();
+    assert_eq!(idle, [9]);
+    let absent: Vec<_> = options.absent_cpus(&CpuSet::inclusive(0, 3)).collect();
+    assert_eq!(absent, [(Micros::new(20), CpuSet::inclusive(4, 7))]);
 }
 
 proptest! {

@@ -82,6 +82,7 @@ pub fn cases() -> Vec<Case> {
         Case::icount("bad/option-not-a-number", |lab| {
             option_is_ignored(lab, "for=soon")
         }),
+        Case::icount("bad/option-about-absent-things", about_absent_things),
         Case::icount("bad/too-little-memory", too_little_memory),
         Case::icount("bad/absent-ap", absent_ap),
         Case::icount("bad/disabled-cpus", disabled_cpus),
@@ -202,6 +203,26 @@ fn no_virtualization(lab: &Lab<'_>) -> Result<()> {
             cpu.cpu
         );
     }
+    Ok(())
+}
+
+/// An option about a CPU or a leaf that is not there is named; what else it says holds.
+fn about_absent_things(lab: &Lab<'_>) -> Result<()> {
+    let words = [
+        "latency=20:0-7",
+        "cpuid=9:eax=1",
+        "mwait-idle.table=C6:20:400:x",
+    ];
+    let mut rig = lab.rig("run").guest("idle-timer");
+    for word in words {
+        rig = rig.word(word);
+    }
+    let ran = rig.run()?;
+    ran.complains("cmdline", &["latency", "20us for CPUs 4-7"])?
+        .complains("cmdline", &["cpuid", "leaf 0x9"])?
+        .complains("cmdline", &["`x` is ignored"])?
+        .ok()?
+        .passed("idle-timer")?;
     Ok(())
 }
 

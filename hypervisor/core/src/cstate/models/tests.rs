@@ -121,6 +121,10 @@ fn signatures_are_taken_apart_as_the_manuals_say() {
             stepping,
         };
         assert_eq!(Identity::from_signature(vendor, eax), expected, "{eax:#x}");
+        // Bits 15:12 say nothing of the model.
+        let plain = eax & 0x0FFF_0FFF;
+        assert_eq!(expected.signature(), Some(plain), "{eax:#x}");
+        assert_eq!(Vendor::from_id(&vendor.id()), vendor);
     }
     assert_eq!(intel(6, 0x55).to_string(), "Intel 06_55 stepping 0");
 }
