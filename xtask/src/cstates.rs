@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use lull_core::cstate::MwaitHint;
-use lull_core::cstate::acpi::{AcpiType, Cst, CstEntry, CstMethod};
+use lull_core::cstate::acpi::{Cst, CstEntry, CstFault, CstMethod, Value};
 use lull_core::cstate::limits::PackageControl;
 use lull_core::cstate::models::{Identity, Vendor};
 use lull_core::cstate::select::{
@@ -14,9 +14,9 @@ use lull_core::cstate::select::{
     Topology,
 };
 use lull_core::options::{CpuidOverride, CpuidRegister, Options};
-use lull_core::units::Micros;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::iter::repeat;
 use std::path::PathBuf;
 
 mod dump;
@@ -147,6 +147,10 @@ enum Mwait {
     Faults,
 }
 
+/// The address spaces of ACPI that C-states are in.
+const SYSTEM_IO: u8 = 0x01;
+const FIXED_HARDWARE: u8 = 0x7F;
+
 /// A `_CST`.
 #[derive(Clone)]
 struct Listed(Cst);
@@ -224,7 +228,13 @@ fn answer(args: &CStatesArgs) -> Result<(String, Option<String>)> {
     };
     match &said {
         Some(said) => query.firmware = said.firmware(),
-        None => query.firmware.cst = args.cst.as_ref().map(|listed| &listed.0),
+        None => {
+            query.firmware.cst = args.cst.as_ref().map(|listed| &listed.0);
+            let faults = args.cst.iter().flat_map(|listed| &listed.0.faults);
+            question
+                .assumed
+                .extend(faults.map(|(_, fault)| format!("of _CST, {fault}")));
+        }
     }
     let selected = select::select(&query);
     let answer = if args.json {
@@ -544,24 +554,31 @@ fn pair(text: &str) -> Result<(u32, u64)> {
 
 /// `0x0:1,0x21:127,io0x414:800`. Types are 1, 2, 3, 3, ... in order.
 fn listed(text: &str) -> Result<Listed> {
-    const TYPES: [AcpiType; 3] = [AcpiType::C1, AcpiType::C2, AcpiType::C3];
-    let mut cst = Cst::default();
-    for (at, item) in text.split(',').enumerate() {
+    let mut values = Vec::new();
+    for (item, acpi_type) in text.split(',').zip([1, 2].into_iter().chain(repeat(3))) {
         let (how, latency) = item
             .split_once(':')
             .context("expected HINT:LATENCY or ioPORT:LATENCY")?;
-        let method = match how.strip_prefix("io") {
-            Some(port) => CstMethod::Io(number(port)?),
-            None => CstMethod::Mwait {
-                hint: MwaitHint::new(number(how)?),
-                check_bus_master: false,
-            },
+        // The address space, its first two fields, and the address, as a register descriptor has them.
+        let (space, fields, address) = match how.strip_prefix("io") {
+            Some(port) => (SYSTEM_IO, [8, 0], number::<u64>(port)?),
+            None => (FIXED_HARDWARE, [1, 2], number::<u32>(how)?.into()),
         };
-        cst.entries.push(CstEntry {
-            method,
-            acpi_type: TYPES[at.min(2)],
-            latency: Micros::new(number(latency)?),
-        });
+        let mut register = vec![0x82, 12, 0, space, fields[0], fields[1], 1];
+        register.extend(address.to_le_bytes());
+        values.push(Value::Package(vec![
+            Value::Buffer(register),
+            Value::Integer(acpi_type),
+            Value::Integer(number(latency)?),
+            Value::Integer(0),
+        ]));
+    }
+    // From here on it is read as the firmware's is.
+    values.insert(0, Value::Integer(values.len() as u64));
+    let cst = Cst::parse(&Value::Package(values))?;
+    let skipped = |(_, fault): &&(usize, CstFault)| *fault != CstFault::Unsorted;
+    if let Some((at, fault)) = cst.faults.iter().find(skipped) {
+        bail!("entry {at}: {fault}");
     }
     Ok(Listed(cst))
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::{
@@ -200,6 +200,14 @@ fn on_bochs(args: &RunArgs) -> Result<()> {
     deps::bare_metal_target()?;
     deps::iso_tools()?;
     let bochs = bochs::find(bochs::Release::Current)?;
+    let [first, ..] = bochs::MODELS;
+    let model = args.cpu.clone().unwrap_or_else(|| first.to_owned());
+    let known = bochs.models();
+    ensure!(
+        known.is_empty() || known.contains(&model),
+        "Bochs has no CPU model {model}: expected one of {}",
+        known.join(", ")
+    );
     let built = build::build(true)?;
     let dir = workspace::output_dir("run-bochs")?;
     let bundle = dir.join("bundle.cpio");
@@ -215,10 +223,9 @@ fn on_bochs(args: &RunArgs) -> Result<()> {
         purpose: Purpose::Emulator,
     }
     .write(&dir.join("tree"), &iso)?;
-    let [first, ..] = bochs::MODELS;
     let machine = bochs::Machine {
         bochs,
-        model: args.cpu.clone().unwrap_or_else(|| first.to_owned()),
+        model,
         cpus: args.cpus,
         mem_mib: mem_mib(&args.mem),
         iso,

@@ -58,7 +58,25 @@ pub struct Bochs {
     env: Vec<(&'static str, PathBuf)>,
 }
 
+/// The names behind the headline, up to the first empty line.
+fn models_in(text: &str) -> Vec<String> {
+    let mut lines = text.lines().map(str::trim);
+    if !lines.any(|line| line.starts_with("Supported CPU models")) {
+        return Vec::new();
+    }
+    let names = lines.skip_while(|line| line.is_empty());
+    names
+        .take_while(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
 impl Bochs {
+    /// The CPU models that it knows; none if it does not tell.
+    pub fn models(&self) -> Vec<String> {
+        models_in(&self.help(&["cpu"]).unwrap_or_default())
+    }
+
     /// The host's own.
     pub fn of_host() -> Self {
         let program = PROGRAMS.into_iter().find(|program| in_path(program));
@@ -157,6 +175,13 @@ pub fn find(release: Release) -> Result<Bochs, Unavailable> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn models_are_those_of_the_list() {
+        let text = "p\nSupported CPU models:\n\ni386\nryzen\n\n0000i[SIM   ] quit_sim\n====\n";
+        assert_eq!(models_in(text), ["i386", "ryzen"]);
+        assert!(models_in("no list").is_empty());
+    }
 
     #[test]
     fn versions_are_read_from_the_banner() {

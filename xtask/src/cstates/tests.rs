@@ -134,6 +134,22 @@ fn firmware_and_options_can_be_described() {
             "nothing here looks at leaf 0x1234",
         ),
         ("--model 0x55 --cst 0x0", "expected HINT:LATENCY"),
+        (
+            "--model 0x8c --cst 0x0:1,io0x0:9",
+            "entry 2: 0x0 is no I/O port",
+        ),
+        (
+            "--model 0x8c --cst 0x0:1,io0x10000:9",
+            "entry 2: 0x10000 is no I/O port",
+        ),
+        (
+            "--model 0x8c --cst 0x0:1,0x20:100001",
+            "entry 2: latency 100001 us, expected at most 100000",
+        ),
+        (
+            "--model 0x8c --cst 0:1,1:2,2:3,3:4,4:5,5:6,6:7,7:8,8:9",
+            "only 7 entries are used",
+        ),
         ("--model 0x55 --pkg-limit 99", "expected 0 to 15"),
         ("--model 0x55 --packages 0", "expected 1 to 4096"),
         ("--model 0x55 --stepping 16", "expected 0 to 15"),
@@ -215,6 +231,22 @@ fn what_a_text_leaves_out_is_assumed_and_said() {
     let (_, substates, said) = without("0x00000005 0x00");
     assert_eq!(substates, 0);
     assert!(said.unwrap().ends_with("no CPUID leaf 0x5"));
+}
+
+#[test]
+fn latencies_out_of_order_are_sorted_as_the_firmwares_are() {
+    let sorted = json("--model 0x8c --cst 0x0:90,0x20:3,0x60:40");
+    let states = [
+        "C1_ACPI MWAIT 0x00 3/3",
+        "C2_ACPI MWAIT 0x20 40/120",
+        "C3_ACPI MWAIT 0x60 90/270",
+    ];
+    assert_eq!(used(&sorted), states);
+    let said = sorted["assumed"].to_string();
+    assert!(
+        said.contains("the latencies were out of order and are sorted"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -168,22 +168,28 @@ fn lists(cst: &Cst, one: &Candidate) -> bool {
 const MWAIT_NAMES: [&str; 7] = [
     "C1_ACPI", "C2_ACPI", "C3_ACPI", "C4_ACPI", "C5_ACPI", "C6_ACPI", "C7_ACPI",
 ];
-const PLAIN_NAMES: [&str; 7] = ["C1", "C2", "C3", "C4", "C5", "C6", "C7"];
+const PLAIN_NAMES: [&str; 8] = ["C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8"];
 
 fn of_cst(query: &Query<'_>, cst: &Cst, errata: Errata) -> Source {
     let intel_mwait = query.cpu.identity.vendor == Vendor::Intel
         && cst.all_mwait(deepest(query))
         && judge::mwait_at_all(query, errata).is_ok();
     let (names, origin) = if intel_mwait {
-        (MWAIT_NAMES, Origin::IntelMwait)
+        (&MWAIT_NAMES[..], Origin::IntelMwait)
     } else {
-        (PLAIN_NAMES, Origin::Cst)
+        // Where the list has no C1, Lull's own comes before it.
+        let first = cst.entries.first();
+        let own = first.is_some_and(|entry| entry.acpi_type != AcpiType::C1);
+        (
+            PLAIN_NAMES.get(usize::from(own)..).unwrap_or(&[]),
+            Origin::Cst,
+        )
     };
     let states = cst
         .entries
         .iter()
         .zip(names)
-        .map(|(entry, name)| of_entry(query, entry, name, origin, errata))
+        .map(|(entry, &name)| of_entry(query, entry, name, origin, errata))
         .collect();
     let mut source = Source::new(states);
     source.takes_cst = true;

@@ -135,13 +135,13 @@ fn amds_c1e_is_disarmed_or_limits_to_c1() {
     query.firmware.cst = Some(&listed);
     let selected = select(&query);
     assert_eq!(
-        verdict(&selected, "C1"),
+        verdict(&selected, "C2"),
         dropped(Dropped::Erratum(Errata::AMD_C1E_TIMER))
     );
     // The MSR is there: it is written, again whenever the firmware may have armed C1E, and nothing is limited.
     query.msrs.interrupt_pending = Some(0x1800_0000);
     let selected = select(&query);
-    assert_eq!(used(&selected), ["C1", "C1"]);
+    assert_eq!(used(&selected), ["C1", "C2"]);
     let [write] = selected.msr_writes[..] else {
         panic!("{:?}", selected.msr_writes);
     };

@@ -109,6 +109,7 @@ fn a_missing_c1_is_filled_in() {
     facts.mwait.substates = 0x11;
     let selected = ask_acpi(facts, Some(&listed), "", |_| {});
     assert_eq!(methods(&selected), ["POLL", "MWAIT 0x00", "IO 0x414"]);
+    assert_eq!(used(&selected), ["C1", "C2"]);
     facts.test = MwaitTest::default();
     let selected = ask_acpi(facts, Some(&listed), "", |_| {});
     assert_eq!(methods(&selected), ["POLL", "HLT", "IO 0x414"]);
