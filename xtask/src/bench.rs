@@ -81,6 +81,7 @@ fn boot(runs: u32) -> Result<()> {
         console: Console::File(dir.join("console.txt")),
         debugcon: dir.join("channel.jsonl"),
         acpi_tables: Vec::new(),
+        globals: Vec::new(),
         board: crate::qemu::BOARD,
         gdb: false,
     };

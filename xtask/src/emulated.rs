@@ -59,6 +59,7 @@ impl Emulated<'_> {
                     console: Console::File(console.clone()),
                     debugcon: self.file("channel.jsonl"),
                     acpi_tables: Vec::new(),
+                    globals: Vec::new(),
                     gdb: false,
                 };
                 let session = Session::start(&machine, None, |command| {

@@ -143,6 +143,7 @@ pub fn command(args: &RunArgs) -> Result<()> {
         console,
         debugcon: dir.join("channel.jsonl"),
         acpi_tables: Vec::new(),
+        globals: Vec::new(),
         board: crate::qemu::BOARD,
         gdb: args.gdb,
     };

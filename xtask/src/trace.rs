@@ -110,6 +110,7 @@ fn record(args: &IdleArgs) -> Result<Channel> {
         console: Console::File(console.clone()),
         debugcon: dir.join("channel.jsonl"),
         acpi_tables: Vec::new(),
+        globals: Vec::new(),
         gdb: false,
     };
     let session = Session::start(&machine, None, |command| {

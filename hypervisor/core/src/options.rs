@@ -134,6 +134,8 @@ pub struct Options {
     pub cstates: CStateOptions,
     /// How CPUs wake each other.
     pub wakes: WakeOptions,
+    /// `hpet=`: how an HPET may interrupt.
+    pub hpet: HpetInterrupt,
     /// `mitigations=`: which barriers there are between guests.
     pub mitigations: Policy,
     /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
@@ -180,6 +182,7 @@ impl Default for Options {
             credit2: Config::default(),
             cstates: CStateOptions::default(),
             wakes: WakeOptions::default(),
+            hpet: HpetInterrupt::default(),
             mitigations: Policy::default(),
             exit_port: None,
             run_for: None,
@@ -197,6 +200,18 @@ impl Default for Options {
             test_crash: None,
         }
     }
+}
+
+/// How an HPET's interrupt gets to a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum HpetInterrupt {
+    /// In the place of the PIT's if that works, else by messages.
+    #[default]
+    Any,
+    /// In the place of the PIT's only.
+    Legacy,
+    /// By messages only.
+    Message,
 }
 
 /// A limit on exit latency.

@@ -222,12 +222,11 @@ fn prepare_clocks(
         let ready = match apic::id() {
             None => Err(String::from("this CPU has no APIC id")),
             Some(_) if stops.hpet => Err(String::from("the HPET stops there too")),
-            Some(id) => time::broadcast::init(firmware, &mut apic.io_apics, id, cpus),
+            Some(id) => time::broadcast::init(firmware, &mut apic.io_apics, id, cpus, options.hpet),
         };
         match ready {
-            Ok(()) => log::info!(
-                "no ARAT: the HPET stands in for timers that stop in deep states ({:?})",
-                time::broadcast::ready()
+            Ok(delivery) => log::info!(
+                "no ARAT: the HPET stands in for timers that stop in deep states, by {delivery}"
             ),
             Err(why) => tell(
                 Where::Cpu,

@@ -8,7 +8,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use lull_core::options::HpetInterrupt;
 use lull_core::timer::Broadcast;
 use lull_core::units::{CpuId, MAX_CPUS, Ticks};
 use spin::Once;
@@ -53,25 +56,52 @@ pub fn init(
     io_apics: &mut [IoApic],
     apic_id: u32,
     cpus: usize,
-) -> Result<(), String> {
+    allowed: HpetInterrupt,
+) -> Result<Delivery, String> {
     let hpet = super::hpet().ok_or_else(|| "there is no HPET that works".to_string())?;
-    let delivery = hpet
-        .delivery()
-        .map_err(|why| alloc::format!("HPET: {why}"))?;
+    let ways: &[Delivery] = match allowed {
+        HpetInterrupt::Any => &[Delivery::Legacy, Delivery::Message],
+        HpetInterrupt::Legacy => &[Delivery::Legacy],
+        HpetInterrupt::Message => &[Delivery::Message],
+    };
+    let mut faults: Vec<String> = Vec::new();
+    for &delivery in ways {
+        match take(&hpet, delivery, firmware, io_apics, apic_id) {
+            Ok(()) => {
+                *ALL.lock() = Some(Broadcast::new(cpus));
+                STAND_IN.call_once(|| StandIn { hpet, delivery });
+                return Ok(delivery);
+            }
+            Err(why) => faults.push(why),
+        }
+    }
+    Err(format!("HPET: {}", faults.join("; ")))
+}
+
+/// Makes the comparator interrupt the CPU of `apic_id` in this way.
+fn take(
+    hpet: &Hpet,
+    delivery: Delivery,
+    firmware: &FirmwareInfo,
+    io_apics: &mut [IoApic],
+    apic_id: u32,
+) -> Result<(), String> {
+    if !hpet.offers(delivery) {
+        return Err(match delivery {
+            Delivery::Legacy => "its comparator has no legacy routing".to_string(),
+            Delivery::Message => "its comparator has no messages".to_string(),
+        });
+    }
     if delivery == Delivery::Legacy {
         let wiring = hpet::legacy_wiring(firmware.isa_wiring(hpet::legacy_irq()));
         let routed = io_apics
             .iter_mut()
             .any(|io_apic| io_apic.route(wiring, vector::BROADCAST, apic_id));
         if !routed {
-            return Err(alloc::format!("no IOAPIC takes GSI {}", wiring.gsi));
+            return Err(format!("no IOAPIC takes GSI {}", wiring.gsi));
         }
     }
     hpet.prepare(delivery, vector::BROADCAST, apic_id)
-        .map_err(|why| alloc::format!("HPET: {why}"))?;
-    *ALL.lock() = Some(Broadcast::new(cpus));
-    STAND_IN.call_once(|| StandIn { hpet, delivery });
-    Ok(())
 }
 
 /// How the interrupt is delivered, if the comparator is ready to stand in.

@@ -7,6 +7,7 @@ use crate::acpi::Wiring;
 use crate::apic::mmio::Mmio;
 use alloc::format;
 use alloc::string::String;
+use core::fmt;
 
 const CAPABILITIES: usize = 0x000;
 #[cfg(any(target_os = "none", test))]
@@ -52,6 +53,15 @@ pub enum Delivery {
     Message,
 }
 
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Legacy => "legacy routing",
+            Self::Message => "messages",
+        })
+    }
+}
+
 /// An HPET.
 #[derive(Clone, Copy, Debug)]
 pub struct Hpet {
@@ -85,19 +95,11 @@ impl Hpet {
         self.registers.read32(COUNTER)
     }
 
-    /// How the comparator's interrupt can be delivered.
-    ///
-    /// # Errors
-    /// In no way that Lull knows.
-    pub fn delivery(&self) -> Result<Delivery, String> {
-        if self.registers.read32(CAPABILITIES) & LEGACY_CAPABLE != 0 {
-            Ok(Delivery::Legacy)
-        } else if self.registers.read32(TIMER_0) & TIMER_FSB_CAPABLE != 0 {
-            Ok(Delivery::Message)
-        } else {
-            Err(String::from(
-                "its comparator has neither legacy routing nor messages",
-            ))
+    /// Whether the comparator's interrupt can be delivered so.
+    pub fn offers(&self, delivery: Delivery) -> bool {
+        match delivery {
+            Delivery::Legacy => self.registers.read32(CAPABILITIES) & LEGACY_CAPABLE != 0,
+            Delivery::Message => self.registers.read32(TIMER_0) & TIMER_FSB_CAPABLE != 0,
         }
     }
 
@@ -205,15 +207,17 @@ mod tests {
     }
 
     #[test]
-    fn legacy_routing_comes_first_and_messages_second() {
-        for (capabilities, timer, expected) in [
-            (LEGACY_CAPABLE, TIMER_FSB_CAPABLE, Some(Delivery::Legacy)),
-            (0, TIMER_FSB_CAPABLE, Some(Delivery::Message)),
-            (0, 0, None),
+    fn the_registers_say_how_it_can_interrupt() {
+        for (capabilities, timer, legacy, message) in [
+            (LEGACY_CAPABLE, TIMER_FSB_CAPABLE, true, true),
+            (0, TIMER_FSB_CAPABLE, false, true),
+            (LEGACY_CAPABLE, 0, true, false),
+            (0, 0, false, false),
         ] {
             let mut memory = memory(capabilities, timer);
             let hpet = Hpet::over(Mmio::over(&mut memory)).unwrap();
-            assert_eq!(hpet.delivery().ok(), expected);
+            assert_eq!(hpet.offers(Delivery::Legacy), legacy);
+            assert_eq!(hpet.offers(Delivery::Message), message);
         }
     }
 

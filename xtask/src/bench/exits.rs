@@ -93,6 +93,7 @@ fn on_qemu(version: qemu::Version, built: &Built, bundle: &Path, dir: &Path) -> 
         console: Console::File(dir.join("exits-qemu.txt")),
         debugcon: dir.join("exits-qemu.jsonl"),
         acpi_tables: Vec::new(),
+        globals: Vec::new(),
         gdb: false,
     };
     let session = Session::start(&machine, None, |command| {

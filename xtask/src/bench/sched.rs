@@ -165,6 +165,7 @@ fn pair(
         console: Console::File(dir.join("pair.txt")),
         debugcon: dir.join("pair.jsonl"),
         acpi_tables: Vec::new(),
+        globals: Vec::new(),
         gdb: false,
     };
     let session = Session::start(&machine, None, |command| {

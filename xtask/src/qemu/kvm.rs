@@ -84,6 +84,7 @@ fn probe(version: Version, built: &Built) -> Result<()> {
         console: Console::File(dir.join("console.txt")),
         debugcon: dir.join("channel.jsonl"),
         acpi_tables: Vec::new(),
+        globals: Vec::new(),
         board: crate::qemu::BOARD,
         gdb: false,
     };

@@ -58,6 +58,8 @@ pub struct Machine {
     pub debugcon: PathBuf,
     /// Compiled ACPI tables that the firmware has besides its own.
     pub acpi_tables: Vec<PathBuf>,
+    /// Properties of devices, as `-global` takes them.
+    pub globals: Vec<&'static str>,
     /// As `-M` takes it.
     pub board: &'static str,
     /// Stop before the first instruction and wait for a debugger on TCP port 1234.
@@ -90,6 +92,9 @@ impl Machine {
             }
         }
         args.pair("-M", self.board);
+        for global in &self.globals {
+            args.pair("-global", *global);
+        }
         args.pair("-m", &self.mem);
         args.pair("-cpu", self.cpu());
         let smp = match self.disabled_cpus {
@@ -200,6 +205,7 @@ mod tests {
             console: Console::Piped,
             debugcon: "channel,1.json".into(),
             acpi_tables: Vec::new(),
+            globals: Vec::new(),
             board: BOARD,
             gdb: false,
         }
@@ -237,6 +243,7 @@ mod tests {
     fn tables_are_given_by_file() {
         let machine = Machine {
             acpi_tables: vec!["a.aml".into(), "b,c.aml".into()],
+            globals: Vec::new(),
             ..machine(Accel::Tcg)
         };
         let text = line(&machine);

@@ -63,6 +63,7 @@ impl<'a> Rig<'a> {
             console: Console::Piped,
             debugcon: lab.dir.join(format!("{label}.channel.jsonl")),
             acpi_tables: Vec::new(),
+            globals: Vec::new(),
             board: BOARD,
             gdb: false,
         };
@@ -113,6 +114,12 @@ impl<'a> Rig<'a> {
     /// One more ACPI table, compiled already.
     pub fn acpi_table(mut self, aml: PathBuf) -> Self {
         self.machine.acpi_tables.push(aml);
+        self
+    }
+
+    /// With an HPET that can interrupt by messages.
+    pub fn hpet_messages(mut self) -> Self {
+        self.machine.globals.push("hpet.msi=on");
         self
     }
 

@@ -1,8 +1,8 @@
 //! The table of all options: name, form, meaning, and what each does.
 
 use super::{
-    AccountFault, Crash, EarlyIrq, ExitPort, FrameTable, IdleMethod, IpiFence, LatencyLimit,
-    LogLevel, Options, Seconds, WakeTest, number,
+    AccountFault, Crash, EarlyIrq, ExitPort, FrameTable, HpetInterrupt, IdleMethod, IpiFence,
+    LatencyLimit, LogLevel, Options, Seconds, WakeTest, number,
 };
 use crate::governor::{AnyGovernor, LatencyPrice};
 use crate::mitigation::Policy;
@@ -66,7 +66,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 45] = [
+pub const OPTIONS: [OptionSpec; 46] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -306,6 +306,22 @@ pub const OPTIONS: [OptionSpec; 45] = [
         "unstable",
         "do not believe that the TSC counts on in every C-state",
         |options, value| options.cstates.set_tsc(value),
+    ),
+    OptionSpec::new(
+        "hpet",
+        "auto|legacy|message",
+        "how an HPET interrupts that stands in for timers: in the place of the PIT, by messages, or whichever works (default auto)",
+        |options, value| {
+            options.hpet = one_of(
+                value,
+                &[
+                    ("auto", HpetInterrupt::Any),
+                    ("legacy", HpetInterrupt::Legacy),
+                    ("message", HpetInterrupt::Message),
+                ],
+            )?;
+            Ok(())
+        },
     ),
     OptionSpec::new(
         "cpuid",

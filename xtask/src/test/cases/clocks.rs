@@ -10,7 +10,7 @@ use crate::{
         case::{Case, Lab},
         cases::acpi,
         check,
-        rig::Ran,
+        rig::{Ran, Rig},
     },
 };
 
@@ -33,6 +33,7 @@ pub fn cases() -> Vec<Case> {
         ),
         Case::bochs("clocks/both-stop", both_stop),
         Case::real_time("clocks/broadcast-in-qemu", broadcast_in_qemu),
+        Case::real_time("clocks/broadcast-by-messages", broadcast_by_messages),
         Case::icount("clocks/no-hpet", no_hpet),
         Case::icount("clocks/tsc-that-cannot-be-written", not_written),
         Case::icount("clocks/late-msr-writes", late_msr_writes),
@@ -214,26 +215,54 @@ fn tsc_restored_on_four_cpus(lab: &Lab<'_>) -> Result<()> {
 
 /// ACPI's C2 in QEMU, where it does not really sleep: the same path, and guests that pass.
 fn broadcast_in_qemu(lab: &Lab<'_>) -> Result<()> {
-    let ran = lab
-        .rig("run")
+    let ran = broadcast_rig(lab, "run")?.run()?;
+    stood_in(&ran, "legacy routing")
+}
+
+/// The same with messages, which need no IOAPIC; and an HPET that has none is not used where nothing else is wanted.
+fn broadcast_by_messages(lab: &Lab<'_>) -> Result<()> {
+    let rig = broadcast_rig(lab, "messages")?.hpet_messages();
+    stood_in(&rig.word("hpet=message").run()?, "messages")?;
+
+    let ran = broadcast_rig(lab, "none")?.word("hpet=message").run()?;
+    ran.complains("cpu", &["arat", "its comparator has no messages"])?;
+    dropped(&ran, "timer")
+}
+
+fn broadcast_rig<'l>(lab: &'l Lab<'_>, name: &str) -> Result<Rig<'l>> {
+    Ok(lab
+        .rig(name)
         .acpi_table(acpi::compile(lab, "intel")?)
         .guest("idle-timer,pin=1")
         .word(NONSTOP_TSC)
         .word("governor=deepest-fit")
+        .word("loglvl=debug")
         .word(NO_ARAT)
         // On a loaded host the guest may never be early enough to wait.
         .word("test.timers=10000")
-        .limit(120)
-        .run()?;
+        .limit(120))
+}
+
+/// The HPET, interrupting so, has stood in for every CPU.
+fn stood_in(ran: &Ran, how: &str) -> Result<()> {
     ran.ok()?.passed("idle-timer")?;
+    let said = format!("the HPET stands in for timers that stop in deep states, by {how}");
+    ensure!(
+        ran.console.contains(&said),
+        "the console does not say `{said}`"
+    );
     for cpu in 0..4 {
-        let all = counters(&ran, cpu)?;
+        let all = counters(ran, cpu)?;
         let c2 = check::state(all, "C2")?;
         ensure!(
             c2.usage > 0 && all.timer_handed_over > 0,
             "CPU {cpu}: C2 {} times, its timer handed over {} times",
             c2.usage,
             all.timer_handed_over
+        );
+        ensure!(
+            cpu == 0 || all.timer_broadcast_wakes > 0,
+            "CPU {cpu} was never woken by it"
         );
         ensure!(c2.irq == 0, "no handler runs inside a port's read: {c2:?}");
     }
