@@ -22,6 +22,7 @@ use lull_sim::machine::{
     run,
     states::Entry,
     topology::Topology,
+    traffic::Totals,
 };
 
 /// Options of `sim`.
@@ -77,8 +78,12 @@ pub struct SimArgs {
     /// Weights and affinities change, and vCPUs are removed and added, about once a millisecond
     #[arg(long)]
     changes: bool,
+    /// CPUs call each other, post to each other and go offline, and NMIs come, all the time, beside the load; with --explore,
+    /// machines of up to --cpus CPUs that do
+    #[arg(long)]
+    wakes: bool,
     /// Break the machine on purpose, to see that it is noticed: drop-ipi, ignore-store, lose-timer, forget-tickle,
-    /// wrong-unit, drop-time, ignore-weight
+    /// wrong-unit, drop-time, ignore-weight, skip-call
     #[arg(long = "break", value_name = "WHAT")]
     broken: Option<Broken>,
     /// Run many small random machines, with random loads, faults and delays; print how to replay what fails
@@ -174,6 +179,7 @@ impl SimArgs {
             jitter: self.jitter,
             broken: self.broken,
             changes: self.changes,
+            wakes: self.wakes,
             keep,
             timed: self.curve,
         };
@@ -204,12 +210,20 @@ fn exploration(args: &SimArgs, base: &Plan) -> Result<()> {
     let began = Instant::now();
     let (mut wakes, mut events, mut virtual_time) = (0, 0, 0);
     let mut nearest: f64 = 0.0;
+    let mut traffic = Totals::default();
+    let mut most_cpus = 0;
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
-        let plan = explore::random(seed, base.broken);
+        let plan = if base.wakes {
+            explore::random_wakes(seed, base.topology.cpus, base.broken)
+        } else {
+            explore::random(seed, base.broken)
+        };
+        most_cpus = most_cpus.max(plan.topology.cpus);
         let outcome = on_panic_show(&plan, || run::run(&plan)).map_err(|why| anyhow!(why))?;
         wakes += outcome.wakes;
         events += outcome.events + outcome.calls;
         virtual_time += outcome.length;
+        traffic += outcome.traffic.unwrap_or_default();
         nearest = nearest.max(outcome.longest_overlap as f64 / outcome.bound as f64);
         if let Some(violation) = outcome.violation {
             println!("seed {seed}: {violation}\nshrinking ...");
@@ -222,12 +236,21 @@ fn exploration(args: &SimArgs, base: &Plan) -> Result<()> {
             bail!("{}\nreplay: {}", small.violation, small.plan.command());
         }
     }
+    if base.wakes {
+        println!("up to {most_cpus} CPUs: {traffic}");
+    }
+    let coexisted = if base.wakes {
+        String::new()
+    } else {
+        format!(
+            "a waiting vCPU and an idle CPU coexisted for at most {:.0} % of what is allowed; ",
+            nearest * 100.0
+        )
+    };
     println!(
-        "{} seeds from {}: all promises kept; a waiting vCPU and an idle CPU coexisted for at most {:.0} % of what is allowed; \
-         {wakes} wakes, {events} events in {:.3} s of virtual time, {:.1} s of real time",
+        "{} seeds from {}: all promises kept; {coexisted}{wakes} wakes, {events} events in {:.3} s of virtual time, {:.1} s of real time",
         args.seeds,
         args.seed,
-        nearest * 100.0,
         virtual_time as f64 / 1e9,
         began.elapsed().as_secs_f64()
     );

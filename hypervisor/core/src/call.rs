@@ -200,11 +200,11 @@ impl<E: Errand> CallTable<E> {
         errand: E,
         wait: Wait,
     ) -> Result<(), CallError> {
-        if target == host.cpu() {
-            host.run(errand);
+        let (me, own) = self.caller(host, wait)?;
+        if target.index() == me {
+            self.run_here(host, own, errand);
             return Ok(());
         }
-        let (me, own) = self.caller(host, wait)?;
         let theirs = self
             .cpus
             .get(target.index())
@@ -261,7 +261,7 @@ impl<E: Errand> CallTable<E> {
             under_way = true;
         }
         if myself {
-            host.run(errand);
+            self.run_here(host, own, errand);
         }
         if under_way && wait == Wait::UntilDone {
             self.wait(host, || own.broadcast.is_done());
@@ -352,6 +352,15 @@ impl<E: Errand> CallTable<E> {
                 return;
             }
         }
+    }
+
+    /// Runs a call to the own CPU. It is a function that runs for a call as any other: its caller's broadcast is under way, and
+    /// will not be free before it returns.
+    fn run_here(&self, host: &impl CallHost<E>, own: &PerCpu, errand: E) {
+        let outer = own.serving.load(Ordering::Relaxed);
+        own.serving.store(true, Ordering::Relaxed);
+        host.run(errand);
+        own.serving.store(outer, Ordering::Relaxed);
     }
 
     /// Runs one call; `hand_back` comes after it, if somebody waits, else before.

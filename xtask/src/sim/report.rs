@@ -44,6 +44,9 @@ pub fn text(plan: &Plan, outcome: &Outcome, took: Duration) -> String {
         outcome.longest_overlap as f64 / 1e3,
         outcome.bound as f64 / 1e3
     );
+    if let Some(traffic) = &outcome.traffic {
+        let _ = writeln!(text, "{traffic}");
+    }
     text.push('\n');
     times(&mut text, outcome);
     text.push('\n');

@@ -36,7 +36,7 @@ struct World {
     woken: RefCell<Vec<u32>>,
     /// What the other CPUs do while somebody waits.
     meanwhile: RefCell<Vec<CpuId>>,
-    /// What errand number 7 does.
+    /// What errands number 7 and 8 were told.
     seven: RefCell<Option<CallError>>,
 }
 
@@ -86,6 +86,16 @@ impl CallHost<Note> for Host<'_> {
                 result = table.single(self, CPU2, Note(70, 0), wait);
             }
             *self.world.seven.borrow_mut() = result.err();
+        }
+        if errand.0 == 8 && self.cpu == CPU0 {
+            let wait = if errand.1 == 0 {
+                Wait::UntilDone
+            } else {
+                Wait::No
+            };
+            let others = CpuSet::inclusive(1, 2);
+            let made = self.world.table().many(self, &others, Note(80, 0), wait);
+            *self.world.seven.borrow_mut() = made.err();
         }
     }
     fn relax(&self) {
@@ -178,6 +188,20 @@ fn a_called_function_does_not_wait() {
             .single(&world.on(CPU0), CPU1, Note(7, about), Wait::No)
             .unwrap();
         world.table().serve(&world.on(CPU1));
+        assert_eq!(world.seven.take(), Some(expected));
+    }
+}
+
+/// The caller's broadcast is under way until it goes on to wait for it: a function that waited for that would wait for ever.
+#[test]
+fn a_function_that_runs_here_for_a_broadcast_is_told_that_the_descriptor_is_busy() {
+    for (about, expected) in [(0, CallError::WouldNest), (1, CallError::Busy)] {
+        let world = World::new(3);
+        *world.meanwhile.borrow_mut() = [CPU1, CPU2].to_vec();
+        let called = world
+            .table()
+            .all(&world.on(CPU0), Note(8, about), Wait::UntilDone);
+        assert_eq!(called, Ok(CpuSet::first(3)));
         assert_eq!(world.seven.take(), Some(expected));
     }
 }

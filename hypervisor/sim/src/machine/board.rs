@@ -16,7 +16,7 @@ use crate::rng::Rng;
 use lull_core::dispatch::Machine;
 use lull_core::sched::Scheduler;
 use lull_core::units::CpuId;
-use lull_core::wake::{Events, WakeWord};
+use lull_core::wake::{Cause, Events, Origin, WakeWord};
 use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -79,6 +79,8 @@ pub(super) struct Cpu {
     pub turn: u32,
     timer_pending: bool,
     ipi_pending: bool,
+    /// Interrupts from CPUs that are about to be sent, or on their way.
+    in_flight: u32,
     /// When the one-shot is due.
     armed: Option<u64>,
     /// The earliest event of the one-shot that is on its way.
@@ -269,8 +271,8 @@ impl<S: Scheduler> Board<S> {
             own.ipi_pending = false;
             std::mem::take(&mut own.timer_pending)
         };
-        if timer {
-            self.with_word(cpu, |word| word.post_local(Events::TIMER));
+        if timer && let Some(machine) = self.machine.get().and_then(Weak::upgrade) {
+            machine.post_from_handler(Events::TIMER, Cause::OwnTimer);
         }
         self.spend(cost::HANDLER);
     }
@@ -375,6 +377,7 @@ impl<S: Scheduler> Board<S> {
             own.timer_pending = true;
         } else {
             own.ipi_pending = true;
+            own.in_flight = own.in_flight.saturating_sub(1);
         }
         match own.mode {
             Mode::Guest => {
@@ -484,8 +487,63 @@ impl<S: Scheduler> Board<S> {
         }
     }
 
+    /// Does a CPU sleep, or run a guest, with an event pending and nothing on its way that would bring it out?
+    pub fn is_stranded(&self, cpu: u32) -> bool {
+        let out = {
+            let state = self.state();
+            state.cpus.get(cpu as usize).is_some_and(|own| {
+                matches!(own.mode, Mode::Sleeps { .. } | Mode::Guest) && own.in_flight == 0
+            })
+        };
+        out && self.with_word(cpu, WakeWord::is_pending) == Some(true)
+    }
+
+    /// Is a CPU in a C-state, or in a guest?
+    pub fn is_out(&self, cpu: u32) -> bool {
+        let state = self.state();
+        let own = state.cpus.get(cpu as usize);
+        own.is_some_and(|own| matches!(own.mode, Mode::Sleeps { .. } | Mode::Guest))
+    }
+
+    /// An NMI reaches a CPU, ends what it is in, and its handler posts events to `target`: always with an interrupt.
+    pub fn nmi(&self, cpu: u32, target: u32, events: Events) {
+        let origin = Origin::new(CpuId::new(cpu), Cause::Nmi);
+        let owed = self.with_word(target, |word| word.post_from_nmi(events, origin));
+        if owed.is_some_and(|wake| wake.needs_ipi()) {
+            self.sends(target);
+            self.send_from(cpu, target);
+        }
+        self.watch.posted(CpuId::new(target));
+        let in_guest = {
+            let state = self.state();
+            let own = state.cpus.get(cpu as usize);
+            own.is_some_and(|own| own.mode == Mode::Guest)
+        };
+        if in_guest {
+            let mut state = self.state();
+            let turn = state.next_turn(cpu);
+            if let Some(own) = state.cpus.get_mut(cpu as usize) {
+                own.mode = Mode::Runs;
+            }
+            let now = self.now();
+            state.events.push(now, What::Resume { turn }, cpu);
+        } else {
+            self.wake(cpu);
+        }
+    }
+
+    /// An interrupt for a CPU is about to be sent.
+    fn sends(&self, to: u32) {
+        if let Some(own) = self.state().cpus.get_mut(to as usize) {
+            own.in_flight += 1;
+        }
+    }
+
     fn send(&self, to: u32) {
-        let from = self.cpu();
+        self.send_from(self.cpu(), to);
+    }
+
+    fn send_from(&self, from: u32, to: u32) {
         let mut state = self.state();
         let slow = if self.nature.faults.has(Fault::Ipi) {
             state.rng.between(0, SLOW_IPI)
@@ -495,6 +553,8 @@ impl<S: Scheduler> Board<S> {
         let at = self.now() + self.nature.topology.ipi_latency(from, to) + slow;
         if self.nature.broken != Some(Broken::DropIpi) || !state.rng.one_in(8) {
             state.events.push(at, What::Ipi, to);
+        } else if let Some(own) = state.cpus.get_mut(to as usize) {
+            own.in_flight = own.in_flight.saturating_sub(1);
         }
         drop(state);
         self.note(Line::Ipi { from, to });
@@ -509,6 +569,7 @@ impl State {
             turn: 0,
             timer_pending: false,
             ipi_pending: false,
+            in_flight: 0,
             armed: None,
             one_shot_at: u64::MAX,
             monitor: None,

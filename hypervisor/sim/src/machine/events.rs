@@ -18,6 +18,8 @@ pub enum What {
     Ipi,
     /// A CPU wakes for no reason, if it sleeps.
     Spurious,
+    /// An NMI reaches a CPU.
+    Nmi,
     /// A vCPU starts.
     Start,
     /// A device has something for a vCPU.

@@ -51,6 +51,40 @@ pub fn random(seed: u64, broken: Option<Broken>) -> Plan {
     }
 }
 
+/// A random run of a machine with 2 to `cpus` CPUs that call and wake each other. The same seed gives the same run.
+pub fn random_wakes(seed: u64, cpus: u32, broken: Option<Broken>) -> Plan {
+    /// So many CPUs, for so long.
+    const CPU_NS: u64 = 400 * MS;
+    let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1);
+    for _ in 0..4 {
+        rng.bits();
+    }
+    let most = u64::from(cpus.max(2));
+    // Small, of any size, or as large as it gets.
+    let cpus = match rng.between(0, 3) {
+        0 => rng.between(2, most.min(8)),
+        1 => most,
+        _ => rng.between(2, most),
+    };
+    let small = random(rng.bits(), broken);
+    let parts = rng.between(1, 3);
+    let parts = (0..parts)
+        .map(|_| random_part(&mut rng, cpus as u32))
+        .collect();
+    Plan {
+        topology: Topology {
+            cpus: cpus as u32,
+            sockets: rng.between(1, cpus.min(4)) as u32,
+            threads: rng.between(1, 2) as u32,
+        },
+        load: Load(parts),
+        length: (CPU_NS / cpus).clamp(3 * MS, 40 * MS),
+        seed,
+        wakes: true,
+        ..small
+    }
+}
+
 fn random_part(rng: &mut Rng, cpus: u32) -> Part {
     let kind = Kind::ALL[rng.between(0, Kind::ALL.len() as u64 - 1) as usize];
     let weight = if rng.one_in(3) {
@@ -170,6 +204,9 @@ fn simpler(plan: &Plan) -> Vec<Plan> {
         if plan.faults.has(fault) {
             all.push(with(&|plan| plan.faults = plan.faults.with(fault, false)));
         }
+    }
+    if plan.wakes && plan.broken != Some(Broken::SkipCall) {
+        all.push(with(&|plan| plan.wakes = false));
     }
     if plan.changes {
         all.push(with(&|plan| plan.changes = false));

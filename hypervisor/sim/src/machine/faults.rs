@@ -76,6 +76,8 @@ named! {
         DropTime = "drop-time",
         /// All vCPUs have the same weight for the scheduler.
         IgnoreWeight = "ignore-weight",
+        /// One cross-CPU call in 64 is taken and not run.
+        SkipCall = "skip-call",
     }
 }
 

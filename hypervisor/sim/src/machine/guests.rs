@@ -10,6 +10,7 @@ use super::measure::Measures;
 use super::program::{Inbox, Op, Program, REQUEST_INTERVAL, SharedLock, View};
 use super::stopwatch::{Operation, Stopwatch};
 use super::trace::Line;
+use super::traffic::Traffic;
 use crate::rng::Rng;
 use lull_core::dispatch::{RunOutcome, Runner};
 use lull_core::platform::Clock;
@@ -40,6 +41,7 @@ pub struct Guests<S: Scheduler> {
     locks: RefCell<Vec<SharedLock>>,
     measures: RefCell<Measures>,
     stopwatch: Arc<Stopwatch>,
+    traffic: Option<Rc<Traffic<S>>>,
 }
 
 impl<S: Scheduler> Guests<S> {
@@ -50,6 +52,7 @@ impl<S: Scheduler> Guests<S> {
         stopwatch: Arc<Stopwatch>,
         load: &Load,
         seed: u64,
+        traffic: Option<Rc<Traffic<S>>>,
     ) -> Self {
         let mut vcpus = Vec::with_capacity(load.vcpus() as usize);
         for (index, part) in load.each() {
@@ -74,6 +77,7 @@ impl<S: Scheduler> Guests<S> {
             vcpus: RefCell::new(vcpus),
             measures: RefCell::default(),
             stopwatch,
+            traffic,
         }
     }
 
@@ -258,7 +262,19 @@ impl<S: Scheduler> Runner for Guests<S> {
         self.kick(v.get());
     }
 
-    fn console(&self) {}
+    fn console(&self) {
+        self.traffic.iter().for_each(|traffic| traffic.console());
+    }
+
+    fn call(&self) {
+        self.traffic.iter().for_each(|traffic| traffic.serve());
+    }
+
+    fn probe(&self, deadline: Ticks) {
+        self.traffic
+            .iter()
+            .for_each(|traffic| traffic.probe(deadline));
+    }
 
     fn load(&self, _v: VcpuId) {
         self.board.spend(cost::REGISTERS);

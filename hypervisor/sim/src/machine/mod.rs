@@ -25,6 +25,7 @@ pub mod states;
 pub mod stopwatch;
 pub mod topology;
 pub mod trace;
+pub mod traffic;
 pub mod violation;
 pub mod watch;
 

@@ -7,6 +7,7 @@ use super::load::Kind;
 use super::measure::{Measures, Times};
 use super::plan::Plan;
 use super::trace::Trace;
+use super::traffic::Totals;
 use super::violation::{Rule, Violation};
 use super::watch::Watch;
 use lull_core::sched::Scheduler;
@@ -54,6 +55,8 @@ pub struct Outcome {
     pub digest: u64,
     /// What was kept of it.
     pub trace: Trace,
+    /// What CPUs did to each other, if they did.
+    pub traffic: Option<Totals>,
     /// The first promise that was broken.
     pub violation: Option<Violation>,
 }

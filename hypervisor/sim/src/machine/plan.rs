@@ -40,6 +40,8 @@ pub struct Plan {
     pub broken: Option<Broken>,
     /// Weights and affinities change, and vCPUs are removed and added, about once a millisecond.
     pub changes: bool,
+    /// CPUs call each other, post to each other and go offline, and NMIs come, all the time.
+    pub wakes: bool,
     /// Keep the trace up to this time, in ns after the start.
     pub keep: u64,
     /// Measure how long the scheduler and the timers take on the host.
@@ -66,6 +68,7 @@ impl Default for Plan {
             jitter: 0,
             broken: None,
             changes: false,
+            wakes: false,
             keep: 0,
             timed: false,
         }
@@ -100,6 +103,9 @@ impl Plan {
         limit("threads", threads.into(), 1, 8)?;
         limit("ns", self.length, 1, MAX_LENGTH)?;
         limit("ns of jitter", self.jitter, 0, MAX_JITTER)?;
+        if self.broken == Some(Broken::SkipCall) && !self.wakes {
+            return Err("`skip-call` breaks nothing where nobody calls".to_owned());
+        }
         let outside = self
             .load
             .0
@@ -155,6 +161,16 @@ impl Plan {
         SLOWEST_IPI + ipi + states.longest_exit() + CALLS * (CALL + self.jitter)
     }
 
+    /// How long a unit and a CPU may coexist that is held to it: for ever, if CPUs wait for calls of each other meanwhile.
+    pub fn watched_bound(&self, states: &States) -> u64 {
+        let bound = self.bound(states);
+        if self.wakes {
+            bound + 2 * self.length
+        } else {
+            bound
+        }
+    }
+
     /// How long after a deadline a sleeping CPU, or one in a guest, may still not have been told.
     pub fn timer_slack(&self) -> u64 {
         if self.faults.has(Fault::Timer) {
@@ -194,6 +210,9 @@ impl Plan {
         }
         if self.changes {
             text.push_str(" --changes");
+        }
+        if self.wakes {
+            text.push_str(" --wakes");
         }
         if let Some(broken) = self.broken {
             let _ = write!(text, " --break {broken}");

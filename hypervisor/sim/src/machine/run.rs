@@ -13,6 +13,7 @@ use super::outcome::{self, Outcome, WINDOW};
 use super::plan::Plan;
 use super::stopwatch::Stopwatch;
 use super::trace::Trace;
+use super::traffic::Traffic;
 use super::violation::Rule;
 use super::watch::Watch;
 use crate::rng::Rng;
@@ -83,6 +84,7 @@ struct Engine<S: Scheduler> {
     board: Rc<Board<S>>,
     machine: Rc<Sim<S>>,
     guests: Rc<Guests<S>>,
+    traffic: Option<Rc<Traffic<S>>>,
     fibers: Vec<Fiber>,
     watch: Arc<Watch>,
     seen: Vec<Seen>,
@@ -103,7 +105,11 @@ impl<S: Scheduler + 'static> Engine<S> {
         let cpus = plan.topology.cpus;
         let vcpus = plan.load.vcpus();
         let bound = plan.bound(&states);
-        let watch = Arc::new(Watch::new(cpus, vcpus as usize, bound));
+        let watch = Arc::new(Watch::new(
+            cpus,
+            vcpus as usize,
+            plan.watched_bound(&states),
+        ));
         let shuffle = (plan.jitter > 0).then_some(plan.seed ^ 0x5eed);
         let state = State::new(
             cpus,
@@ -129,12 +135,16 @@ impl<S: Scheduler + 'static> Engine<S> {
         );
         let machine = Rc::new(Machine::new(Handle(board.clone()), observed, cpus as usize));
         board.install(&machine);
+        let traffic = plan
+            .wakes
+            .then(|| Rc::new(Traffic::new(machine.clone(), board.clone(), plan.seed)));
         let guests = Rc::new(Guests::new(
             machine.clone(),
             board.clone(),
             stopwatch.clone(),
             &plan.load,
             plan.seed,
+            traffic.clone(),
         ));
 
         for cpu in 0..cpus {
@@ -164,11 +174,14 @@ impl<S: Scheduler + 'static> Engine<S> {
         let fibers = (0..cpus)
             .map(|_| {
                 let (machine, guests) = (machine.clone(), guests.clone());
+                let traffic = traffic.clone();
                 let (table, trust) = (board.states.table, board.states.trust);
                 let governor = AnyGovernor::by_name(&plan.governor).unwrap_or_default();
                 Fiber::new(STACK, move || {
                     let mut idle = CpuIdle::new(table, governor, trust);
+                    traffic.iter().for_each(|traffic| traffic.begin());
                     machine.run(&mut idle, &*guests);
+                    traffic.iter().for_each(|traffic| traffic.end());
                 })
                 .map_err(|why| format!("no room for the stack of a CPU: {why}"))
             })
@@ -187,6 +200,7 @@ impl<S: Scheduler + 'static> Engine<S> {
             board,
             machine,
             guests,
+            traffic,
             fibers,
             watch,
         };
@@ -207,6 +221,10 @@ impl<S: Scheduler + 'static> Engine<S> {
         }
         state.events.push(START + self.sweep, What::Sweep, OUTSIDE);
         state.events.push(START + WINDOW, What::Window, OUTSIDE);
+        if let Some(traffic) = &self.traffic {
+            let (at, cpu) = traffic.next_nmi(START);
+            state.events.push(at, What::Nmi, cpu);
+        }
         if plan.changes {
             let at = self.operator.next(START + over);
             state.events.push(at, What::Change, OUTSIDE);
@@ -231,7 +249,11 @@ impl<S: Scheduler + 'static> Engine<S> {
             while self.watch.has_posts() {
                 for cpu in self.watch.take_posted() {
                     self.board.stored(cpu.get());
+                    self.look_at(cpu.get());
                 }
+            }
+            if matches!(event.what, What::Resume { .. } | What::Ipi) {
+                self.look_at(event.who);
             }
         }
     }
@@ -254,17 +276,17 @@ impl<S: Scheduler + 'static> Engine<S> {
             What::OneShot => self.board.one_shot(who),
             What::Ipi => self.board.interrupt(who, false),
             What::Spurious => self.board.wake(who),
-            What::Start => {
-                self.machine.online_vcpu(VcpuId::new(who));
-                let first = self.guests.first_arrival(who);
-                self.arrives(who, first);
+            What::Nmi => {
+                if let Some(traffic) = &self.traffic {
+                    traffic.nmi(who);
+                    let (at, cpu) = traffic.next_nmi(event.at);
+                    self.board.state().events.push(at, What::Nmi, cpu);
+                }
             }
-            What::Arrival => {
-                let next = self.guests.arrival(who);
-                self.arrives(who, next);
-            }
+            What::Start | What::Arrival | What::Change => self.happens_outside(event),
             What::Sweep => {
                 self.look_at_cpus();
+                self.traffic.iter().for_each(|traffic| traffic.sweep());
                 self.watch.sweep();
                 let at = event.at + self.sweep;
                 self.board.state().events.push(at, What::Sweep, OUTSIDE);
@@ -274,13 +296,36 @@ impl<S: Scheduler + 'static> Engine<S> {
                 let at = event.at + WINDOW;
                 self.board.state().events.push(at, What::Window, OUTSIDE);
             }
-            What::Change => {
+            What::End => {}
+        }
+    }
+
+    /// What no CPU does.
+    fn happens_outside(&mut self, event: Event) {
+        let asleep = self
+            .traffic
+            .as_ref()
+            .map(|traffic| traffic.outside_begins());
+        let v = event.who;
+        match event.what {
+            What::Start => {
+                self.machine.online_vcpu(VcpuId::new(v));
+                let first = self.guests.first_arrival(v);
+                self.arrives(v, first);
+            }
+            What::Arrival => {
+                let next = self.guests.arrival(v);
+                self.arrives(v, next);
+            }
+            _ => {
                 self.operator
                     .change(&self.machine, &self.guests, &self.board);
                 let at = self.operator.next(event.at);
                 self.board.state().events.push(at, What::Change, OUTSIDE);
             }
-            What::End => {}
+        }
+        if let (Some(traffic), Some(asleep)) = (&self.traffic, asleep) {
+            traffic.outside_ends(asleep);
         }
     }
 
@@ -312,12 +357,33 @@ impl<S: Scheduler + 'static> Engine<S> {
         self.board.set_cpu(OUTSIDE);
     }
 
+    /// A CPU that sleeps, or runs a guest, has no event that nothing is on its way for.
+    fn look_at(&self, cpu: u32) {
+        if !self.board.is_out(cpu) {
+            return;
+        }
+        let Some(pcpu) = self.machine.pcpu(CpuId::new(cpu)) else {
+            return;
+        };
+        if self.board.is_stranded(cpu) {
+            let text = format!(
+                "cpu{cpu} has {:?}, and nothing is on its way to it",
+                pcpu.word
+            );
+            self.watch.violated(Rule::NoLostWakeup, text);
+        }
+        if let Some(traffic) = &self.traffic {
+            traffic.check(CpuId::new(cpu), pcpu);
+        }
+    }
+
     /// Sleeping CPUs, and those in guests, have nothing pending since the last look, and no deadline behind them; the
     /// times of one in so many CPUs add up.
     fn look_at_cpus(&mut self) {
         let now = self.board.now();
         self.sweeps += 1;
         for (cpu, pcpu) in self.machine.pcpus() {
+            self.look_at(cpu.get());
             let (mode, sleeps, entries) = {
                 let state = self.board.state();
                 let Some(own) = state.cpus.get(cpu.index()) else {
@@ -363,14 +429,30 @@ impl<S: Scheduler + 'static> Engine<S> {
     fn finish(mut self, plan: &Plan) -> Outcome {
         let now = self.board.now();
         self.board.end();
+        let asleep = self
+            .traffic
+            .as_ref()
+            .map(|traffic| traffic.outside_begins());
         self.machine.stop();
-        for cpu in 0..self.fibers.len() as u32 {
-            self.resume(cpu);
+        if let (Some(traffic), Some(asleep)) = (&self.traffic, asleep) {
+            traffic.outside_ends(asleep);
+        }
+        // One that waits for a call goes on when the others have stopped.
+        for _ in 0..=self.fibers.len() {
+            for cpu in 0..self.fibers.len() as u32 {
+                self.resume(cpu);
+            }
+            if self.fibers.iter().all(Fiber::is_done) {
+                break;
+            }
         }
         let ended = self.fibers.iter().all(Fiber::is_done);
         if !ended {
             self.watch
                 .violated(Rule::NoLostWakeup, "a CPU does not stop".to_owned());
+        }
+        if let Some(traffic) = self.traffic.as_ref().filter(|_| ended) {
+            traffic.finish();
         }
         outcome::check_books(&self.board, &self.machine, &self.watch);
         let run_times = self.guests.run_times();
@@ -430,6 +512,7 @@ impl<S: Scheduler + 'static> Engine<S> {
                 .collect(),
             digest: trace.digest(),
             trace,
+            traffic: self.traffic.as_ref().map(|traffic| traffic.totals()),
             violation: self.watch.violation(),
         }
     }

@@ -7,6 +7,7 @@ use super::plan::Plan;
 use super::run::run;
 use super::states::Entry;
 use super::topology::Topology;
+use super::traffic::Totals;
 use super::violation::Rule;
 
 const MS: u64 = 1_000_000;
@@ -83,6 +84,40 @@ fn random_small_machines_keep_all_promises() {
     }
 }
 
+#[test]
+fn cpus_that_call_and_wake_each_other_keep_all_promises() {
+    let mut all = Totals::default();
+    for seed in 1..=12 {
+        let outcome = keeps_all(&explore::random_wakes(seed, 256, None));
+        let traffic = outcome.traffic.unwrap();
+        assert!(traffic.calls > 300 && traffic.runs > traffic.calls / 2);
+        assert!(traffic.nmis > 10 && traffic.posts > 100, "{traffic:?}");
+        all += traffic;
+    }
+    assert!(all.ipis > 1_000 && all.by_store > 1_000, "{all:?}");
+    assert!(all.offline > 100 && all.refused > 100, "{all:?}");
+}
+
+#[test]
+fn a_lost_call_and_a_lost_wake_are_noticed_among_calls_and_can_be_replayed() {
+    for (broken, rule) in [
+        (Broken::SkipCall, Rule::EachOnce),
+        (Broken::DropIpi, Rule::NoLostWakeup),
+        (Broken::IgnoreStore, Rule::NoLostWakeup),
+        (Broken::LoseTimer, Rule::NoLostWakeup),
+    ] {
+        let found = (1..=6).find_map(|seed| {
+            let plan = explore::random_wakes(seed, 64, Some(broken));
+            let violation = run(&plan).unwrap().violation?;
+            Some((plan, violation))
+        });
+        let (plan, violation) = found.unwrap_or_else(|| panic!("{broken} was not noticed"));
+        assert_eq!(violation.rule, rule, "{broken}: {violation}");
+        assert_eq!(run(&plan).unwrap().violation, Some(violation));
+        assert!(plan.command().contains(" --wakes --break "));
+    }
+}
+
 /// A check that nothing can make fail proves nothing.
 #[test]
 fn every_broken_machine_is_noticed_and_shrunk() {
@@ -94,10 +129,11 @@ fn every_broken_machine_is_noticed_and_shrunk() {
         Broken::WrongUnit => &[Rule::OnePlace],
         Broken::DropTime => &[Rule::TimeConserved],
         Broken::IgnoreWeight => &[Rule::Weights],
+        Broken::SkipCall => &[Rule::EachOnce],
     };
     for &broken in Broken::ALL
         .iter()
-        .filter(|&&broken| broken != Broken::IgnoreWeight)
+        .filter(|broken| !matches!(broken, Broken::IgnoreWeight | Broken::SkipCall))
     {
         let found = (1..=40).find_map(|seed| {
             let plan = explore::random(seed, Some(broken));

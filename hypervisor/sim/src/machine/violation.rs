@@ -16,16 +16,20 @@ pub enum Rule {
     TimeConserved,
     /// vCPUs that never halt get time by their weights.
     Weights,
+    /// Each cross-CPU call runs once on each CPU that its caller was told of, and before the caller goes on, if it waits;
+    /// each event that is taken is handled, and none that was not posted; each wake is on both sides' books.
+    EachOnce,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::WorkConserving,
         Self::NoLostWakeup,
         Self::OnePlace,
         Self::TimeConserved,
         Self::Weights,
+        Self::EachOnce,
     ];
 
     /// As reports name it.
@@ -36,6 +40,7 @@ impl Rule {
             Rule::OnePlace => "one-place",
             Rule::TimeConserved => "time-conserved",
             Rule::Weights => "weights",
+            Rule::EachOnce => "each-once",
         }
     }
 }

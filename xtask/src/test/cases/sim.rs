@@ -16,6 +16,7 @@ pub fn cases() -> Vec<Case> {
             mixed(dir, 1024, 10_000, 20_000_000, 20_000)
         }),
         Case::host("sim/explore", |_| exploration(200)),
+        Case::host("sim/wakes", |_| wakes(60)),
         Case::host("sim/weights", weights),
     ];
     cases.extend(
@@ -64,6 +65,21 @@ fn exploration(seeds: u64) -> Result<()> {
     Ok(())
 }
 
+/// CPUs that call and wake each other, 256 at most.
+fn wakes(seeds: u64) -> Result<()> {
+    let mut most = 0;
+    for seed in 1..=seeds {
+        let plan = explore::random_wakes(seed, 256, None);
+        most = most.max(plan.topology.cpus);
+        let outcome = run::run(&plan).map_err(|why| anyhow!(why))?;
+        if let Some(violation) = outcome.violation {
+            bail!("{violation}\nreplay: {}", plan.command());
+        }
+    }
+    ensure!(most == 256, "no machine had 256 CPUs, but {most} at most");
+    Ok(())
+}
+
 fn hogs(broken: Option<Broken>, length: u64) -> Result<Plan> {
     let load = "batch,batch:512,batch:1024,batch:2048".parse();
     Ok(Plan {
@@ -96,7 +112,10 @@ fn noticed(broken: Broken) -> Result<()> {
         vec![hogs(Some(broken), 20_100_000_000)?]
     } else {
         (1..=40)
-            .map(|seed| explore::random(seed, Some(broken)))
+            .map(|seed| match broken {
+                Broken::SkipCall => explore::random_wakes(seed, 64, Some(broken)),
+                _ => explore::random(seed, Some(broken)),
+            })
             .collect()
     };
     for plan in plans {

@@ -4,7 +4,7 @@ use super::{Board, Handle, cost};
 use lull_core::cstate::{CStateFlags, MwaitHint};
 use lull_core::platform::{Clock, Ipi, IrqGate, OneShot, Platform, Sleeper};
 use lull_core::sched::Scheduler;
-use lull_core::units::{CpuId, TickRate, Ticks};
+use lull_core::units::{CpuId, CpuSet, TickRate, Ticks};
 use lull_core::wake::WakeWord;
 
 /// A tick is a nanosecond.
@@ -114,8 +114,21 @@ impl<S: Scheduler> Sleeper for Handle<S> {
 
 impl<S: Scheduler> Ipi for Handle<S> {
     fn send(&self, target: CpuId) {
+        self.board().sends(target.get());
         self.board().spend(cost::SEND);
         self.board().send(target.get());
+    }
+
+    /// One command for every sixteen CPUs, as for the clusters of an x2APIC.
+    fn send_many(&self, targets: &CpuSet) {
+        let mut cluster = None;
+        targets.iter().for_each(|cpu| self.board().sends(cpu.get()));
+        for cpu in targets.iter() {
+            if cluster.replace(cpu.get() / 16) != Some(cpu.get() / 16) {
+                self.board().spend(cost::SEND);
+            }
+            self.board().send(cpu.get());
+        }
     }
 }
 
