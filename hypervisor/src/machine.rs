@@ -142,7 +142,7 @@ impl BareMetal {
         }
         let around = Around::required();
         if flags.contains(CStateFlags::INIT_XSTATE) {
-            cpu::safe::release_tiles();
+            cpu::this().release_tiles();
         }
         if flags.contains(CStateFlags::DISABLE_ARBITRATION)
             && let Some(running) = run::running()

@@ -16,6 +16,7 @@ use lull_core::options::{IdleMethod, Options};
 use super::Problem;
 use super::aml::{Evaluated, Finding, Path, Told};
 use super::tables::{u32_at, u64_at};
+use crate::console::port::Ports;
 
 pub mod evaluate;
 #[cfg(target_os = "none")]
@@ -46,6 +47,14 @@ pub struct FadtStates {
 }
 
 impl FadtStates {
+    /// Tells the firmware that its C-states are taken over, by `value` (CST_CNT); the port that it was written to. ACPI
+    /// specification 6.5, 5.2.9.
+    pub fn take_over(&self, value: Option<u8>, ports: &impl Ports) -> Option<u16> {
+        let (value, port) = value.zip(self.smi_command)?;
+        ports.write8(port, value);
+        Some(port)
+    }
+
     /// Takes a FADT apart that is at least as long as the first revision's. ACPI specification 6.5, table 5.9.
     pub fn from_bytes(fadt: &[u8]) -> Self {
         let byte = |at: usize| fadt.get(at).copied().unwrap_or(0);

@@ -563,7 +563,10 @@ impl CpuTotals<'_> {
         if self.stand_ins != StandIns::default() {
             o.u64("timer_handed_over", self.stand_ins.handed_over)
                 .u64("timer_broadcast_wakes", self.stand_ins.timer_wakes)
-                .u64("tsc_restored", self.stand_ins.tsc_restored);
+                .u64("tsc_restored", self.stand_ins.tsc_restored)
+                .u64("tiles_released", self.stand_ins.tiles_released)
+                .u64("spec_ctrl_cleared", self.stand_ins.spec_ctrl_cleared)
+                .u64("spec_ctrl_restored", self.stand_ins.spec_ctrl_restored);
         }
     }
 }

@@ -4,6 +4,8 @@
 //! print. The others are made by [`new_area`] before their CPU starts and live for ever.
 #![expect(unsafe_code, reason = "an area is found through GS, by its address")]
 
+#[cfg(target_os = "none")]
+use crate::run::counters::StandIns;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -41,6 +43,10 @@ pub struct PerCpu {
     locks_held: AtomicU32,
     /// IA32_SPEC_CTRL while the CPU is in a state that wants it 0; 0 at all other times.
     spec_ctrl: AtomicU64,
+    /// Written by the own CPU only.
+    tiles_released: AtomicU64,
+    spec_ctrl_cleared: AtomicU64,
+    spec_ctrl_restored: AtomicU64,
 }
 
 #[cfg(target_os = "none")]
@@ -96,6 +102,9 @@ impl PerCpu {
             mwait: spin::Once::new(),
             locks_held: AtomicU32::new(0),
             spec_ctrl: AtomicU64::new(0),
+            tiles_released: AtomicU64::new(0),
+            spec_ctrl_cleared: AtomicU64::new(0),
+            spec_ctrl_restored: AtomicU64::new(0),
         }
     }
 
@@ -199,6 +208,7 @@ impl PerCpu {
         // SAFETY: 0 lifts restrictions of speculation only; this CPU runs nothing but its way into the sleep until they are back.
         if unsafe { super::safe::wrmsr(SPEC_CTRL, 0) }.is_ok() {
             self.spec_ctrl.store(value, Ordering::Relaxed);
+            count(&self.spec_ctrl_cleared);
         }
     }
 
@@ -208,7 +218,29 @@ impl PerCpu {
         let value = self.spec_ctrl.swap(0, Ordering::Relaxed);
         if value != 0 {
             // SAFETY: the value was there before. A CPU that took 0 takes it back.
-            let _same_as_before = unsafe { super::safe::wrmsr(SPEC_CTRL, value) };
+            if unsafe { super::safe::wrmsr(SPEC_CTRL, value) }.is_ok() {
+                count(&self.spec_ctrl_restored);
+            }
+        }
+    }
+
+    /// Releases AMX tiles, if this CPU has any, which would keep it out of deep states.
+    #[cfg(target_os = "none")]
+    pub fn release_tiles(&self) {
+        if super::safe::release_tiles() {
+            count(&self.tiles_released);
+        }
+    }
+
+    /// What was done around its sleeps.
+    #[cfg(target_os = "none")]
+    pub fn around_sleeps(&self) -> StandIns {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        StandIns {
+            tiles_released: read(&self.tiles_released),
+            spec_ctrl_cleared: read(&self.spec_ctrl_cleared),
+            spec_ctrl_restored: read(&self.spec_ctrl_restored),
+            ..StandIns::default()
         }
     }
 
@@ -226,6 +258,12 @@ impl PerCpu {
             stacks
         });
     }
+}
+
+/// One more, of what only the own CPU counts.
+#[cfg(target_os = "none")]
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// All areas, by CPU index.

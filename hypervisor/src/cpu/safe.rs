@@ -168,27 +168,30 @@ mod hardware {
         outcome(raised, ())
     }
 
-    /// TILERELEASE, so that live AMX tiles do not keep the core out of a deep state. Nothing where XCR0 does not enable tiles.
+    /// TILERELEASE, so that live AMX tiles do not keep the core out of a deep state. Nothing where XCR0 does not enable tiles;
+    /// `true` if it was executed.
     ///
     /// Whoever owns tiles has saved them: the CPU is idle.
-    pub fn release_tiles() {
+    pub fn release_tiles() -> bool {
         const TILES: u32 = 0b11 << 17;
         let (raised, enabled): (u64, u32);
         // SAFETY: XGETBV reads XCR0; without CR4.OSXSAVE it raises #UD, and lands behind itself.
         unsafe {
             guarded!("xgetbv", raised, in("ecx") 0, inout("eax") 0 => enabled, out("edx") _, options(nostack));
         }
-        if raised == 0 && enabled & TILES == TILES {
-            let _raised: u64;
-            // SAFETY: TILERELEASE (VEX.128.NP.0F38.W0 49 C0) resets tile registers only, which hold nothing of an idle CPU's.
-            unsafe {
-                guarded!(
-                    ".byte 0xC4, 0xE2, 0x78, 0x49, 0xC0",
-                    _raised,
-                    options(nostack)
-                );
-            }
+        if raised != 0 || enabled & TILES != TILES {
+            return false;
         }
+        let raised: u64;
+        // SAFETY: TILERELEASE (VEX.128.NP.0F38.W0 49 C0) resets tile registers only, which hold nothing of an idle CPU's.
+        unsafe {
+            guarded!(
+                ".byte 0xC4, 0xE2, 0x78, 0x49, 0xC0",
+                raised,
+                options(nostack)
+            );
+        }
+        raised == 0
     }
 
     /// Reads one byte of memory.

@@ -43,7 +43,7 @@ pub struct Row {
     pub posts: WakeCounts,
 }
 
-/// What stood in for clocks of a CPU that stop in deep states.
+/// What was done around a CPU's sleeps: for clocks that stop there, and for what must not be left there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StandIns {
     /// Sleeps in which another timer stood in for its own.
@@ -52,6 +52,12 @@ pub struct StandIns {
     pub timer_wakes: u64,
     /// Times that its TSC was restored.
     pub tsc_restored: u64,
+    /// Sleeps before which AMX tiles were released.
+    pub tiles_released: u64,
+    /// Sleeps for which SPEC_CTRL was cleared.
+    pub spec_ctrl_cleared: u64,
+    /// Times that it was put back.
+    pub spec_ctrl_restored: u64,
 }
 
 impl StandIns {
@@ -60,6 +66,13 @@ impl StandIns {
             handed_over: self.handed_over.saturating_sub(earlier.handed_over),
             timer_wakes: self.timer_wakes.saturating_sub(earlier.timer_wakes),
             tsc_restored: self.tsc_restored.saturating_sub(earlier.tsc_restored),
+            tiles_released: self.tiles_released.saturating_sub(earlier.tiles_released),
+            spec_ctrl_cleared: self
+                .spec_ctrl_cleared
+                .saturating_sub(earlier.spec_ctrl_cleared),
+            spec_ctrl_restored: self
+                .spec_ctrl_restored
+                .saturating_sub(earlier.spec_ctrl_restored),
         }
     }
 }

@@ -27,7 +27,7 @@ use super::{
 use crate::acpi::FirmwareInfo;
 use crate::acpi::cst::FirmwareStates;
 use crate::apic::{self, vector};
-use crate::console::port::{MachinePorts, Ports};
+use crate::console::port::MachinePorts;
 use crate::console::records::{Boot, Where};
 use crate::console::{self, machine_channel};
 use crate::domain::DomainTable;
@@ -109,6 +109,8 @@ impl Running {
                         handed_over: time::broadcast::counts(cpu).0,
                         timer_wakes: time::broadcast::counts(cpu).1,
                         tsc_restored: time::stopped::count(cpu),
+                        ..cpu::percpu::get(cpu)
+                            .map_or(StandIns::default(), |area| area.around_sleeps())
                     },
                     dispatch: pcpu.stats.counts(),
                     posts: pcpu.wakes.counts(),
@@ -337,9 +339,9 @@ fn turn(running: &'static Running, cpu: CpuId) {
 
 /// Tells the firmware, once, that its C-states are taken over (ACPI specification 6.5, 5.2.9, CST_CNT).
 fn take_cst(running: &Running, selected: &Selected) {
-    if let (Some(value), Some(port)) = (selected.take_cst, running.firmware.smi_command) {
-        MachinePorts.write8(port, value);
-        log::info!("_CST: taken over ({value:#x} to port {port:#x})");
+    let fadt = &running.firmware.c_states;
+    if let Some(port) = fadt.take_over(selected.take_cst, &MachinePorts) {
+        log::info!("_CST: taken over (CST_CNT to port {port:#x})");
     }
 }
 

@@ -218,6 +218,11 @@ pub struct Counters {
     pub timer_broadcast_wakes: u64,
     /// Times that its TSC was restored.
     pub tsc_restored: u64,
+    /// Sleeps before which AMX tiles were released.
+    pub tiles_released: u64,
+    /// Sleeps for which SPEC_CTRL was cleared, and how often it was put back.
+    pub spec_ctrl_cleared: u64,
+    pub spec_ctrl_restored: u64,
 }
 
 impl Counters {

@@ -6,6 +6,7 @@ use crate::acpi::FirmwareInfo;
 use crate::acpi::aml::capabilities::Capabilities;
 use crate::acpi::aml::{AmlTable, Stage};
 use crate::cage::Escape;
+use crate::console::port::mock::MockPorts;
 use lull_core::cstate::MwaitHint;
 use lull_core::cstate::acpi::AcpiType;
 use lull_core::cstate::select::{MwaitLeaf, MwaitTest};
@@ -142,6 +143,14 @@ fn the_fadt_gives_latencies_and_bus_master_ports() {
     put(196, &[1, 8, 0, 1, 0x50, 0x06, 0, 0, 0, 0, 0, 0]);
     let found = FadtStates::from_bytes(&fadt);
     assert_eq!(found.smi_command, Some(0xB2));
+    // One write, and none where there is nothing to say or nowhere to say it.
+    let ports = MockPorts::default();
+    assert_eq!(found.take_over(Some(0x85), &ports), Some(0xB2));
+    assert_eq!(*ports.written.borrow(), [(0xB2, 0x85)]);
+    assert_eq!(found.take_over(None, &ports), None);
+    let no_port = FadtStates::default();
+    assert_eq!(no_port.take_over(Some(0x85), &ports), None);
+    assert_eq!(ports.written.borrow().len(), 1);
     assert_eq!(
         found.bus_masters,
         BusMasters {
