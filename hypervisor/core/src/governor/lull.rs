@@ -25,6 +25,7 @@ mod arrivals;
 mod costs;
 mod experts;
 mod lead;
+mod outlook;
 mod plan;
 mod shadows;
 mod views;
@@ -93,8 +94,8 @@ impl Governor for Lull {
             self.experts.plan(context, self.price, to_timer, busy)
         };
         Selection {
-            state: context.nearest(plan.state),
-            limit: plan.limit.map(Nanos::new),
+            state: context.nearest(plan.state()),
+            limit: plan.limit().map(Nanos::new),
             predicted: None,
         }
     }

@@ -121,45 +121,11 @@ impl Arrivals {
         }
     }
 
-    /// Is there anything that says what comes after so long a sleep: an eighth of what can be remembered?
-    pub fn is_known(&self, memory: u32) -> bool {
-        self.total >= self.step << memory >> 3
-    }
-
     /// How likely it is that nothing has come yet, from `from` on.
+    #[cfg(test)]
     pub fn survival(&self, from: u64) -> Survival {
-        let first = bin_of(from);
-        let bins = || ones(self.used & (u64::MAX << first));
-        let in_bin = |bin: usize| (self.events[bin], self.timers[bin]);
-        let mut at_risk = match first {
-            0 => self.total,
-            _ => bins().map(|bin| in_bin(bin).0 + in_bin(bin).1).sum(),
-        };
-        let mut survival = Survival {
-            from,
-            drops: [Drop::NONE; BINS],
-            count: 0,
-        };
-        let mut left = ONE;
-        for bin in bins() {
-            let (events, timers) = in_bin(bin);
-            if events > 0 {
-                let before = left;
-                // Those that the timer cut off inside the bin were exposed to half of it.
-                let exposed = (at_risk - timers / 2).max(events);
-                left -= left * u64::from(events) / u64::from(exposed);
-                survival.drops[survival.count] = Drop {
-                    bin,
-                    before,
-                    after: left,
-                };
-                survival.count += 1;
-                if left == 0 {
-                    break;
-                }
-            }
-            at_risk -= events + timers;
-        }
+        let mut survival = Survival::NONE;
+        survival.work_out(self, from, 16);
         survival
     }
 }
@@ -173,24 +139,36 @@ fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A bin in which events came, and the probability, in units of [`ONE`], that a sleep goes on before and after it.
+/// A bin in which events came: what is left behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Drop {
-    pub bin: usize,
-    pub before: u64,
-    pub after: u64,
+    /// The expected time slept until its end, in ns.
+    pub slept: u64,
+    /// The probability, in units of [`ONE`], that a sleep goes on.
+    pub after: u32,
+    pub bin: u8,
 }
 
 impl Drop {
     const NONE: Self = Self {
-        bin: 0,
-        before: 0,
+        slept: 0,
         after: 0,
+        bin: 0,
     };
+
+    /// When it begins, in ns.
+    pub fn begin(&self) -> u64 {
+        EDGES[usize::from(self.bin)]
+    }
 
     /// A time by which something has happened, in ns.
     pub fn end(&self) -> u64 {
-        EDGES[self.bin + 1]
+        EDGES[usize::from(self.bin) + 1]
+    }
+
+    /// The probability that a sleep goes on, as a number to calculate with.
+    pub fn left(&self) -> u64 {
+        u64::from(self.after)
     }
 }
 
@@ -204,14 +182,91 @@ pub(super) struct Survival {
 }
 
 impl Survival {
+    /// Nothing ever comes.
+    pub const NONE: Self = Self {
+        from: 0,
+        drops: [Drop::NONE; BINS],
+        count: 0,
+    };
+
+    /// Makes this what `arrivals` say. Events that are fewer than one part in two to the power of `few` of all count in a
+    /// later bin.
+    pub fn work_out(&mut self, arrivals: &Arrivals, from: u64, few: u32) {
+        let first = bin_of(from);
+        let bins = || ones(arrivals.used & (u64::MAX << first));
+        let in_bin = |bin: usize| (arrivals.events[bin], arrivals.timers[bin]);
+        let mut at_risk = match first {
+            0 => arrivals.total,
+            _ => bins().map(|bin| in_bin(bin).0 + in_bin(bin).1).sum(),
+        };
+        self.from = from;
+        self.count = 0;
+        let few = at_risk >> few;
+        let (mut left, mut at, mut slept) = (ONE, from, 0);
+        let mut waiting = 0;
+        for bin in bins() {
+            let (events, timers) = in_bin(bin);
+            // Those that the timer cut off inside the bin were exposed to half of it.
+            let exposed = at_risk - timers / 2;
+            at_risk -= events + timers;
+            waiting += events;
+            let end = EDGES[bin + 1];
+            // Behind the last bin nothing is known.
+            if waiting <= few && (waiting == 0 || at_risk > 0) || end <= from {
+                continue;
+            }
+            let exposed = exposed.max(events) + (waiting - events);
+            let before = left;
+            left -= left * u64::from(waiting) / u64::from(exposed);
+            waiting = 0;
+            let begin = EDGES[bin].max(at);
+            slept += (begin - at) * before / ONE + (end - begin) * (before + left) / (2 * ONE);
+            at = end;
+            self.drops[self.count] = Drop {
+                slept,
+                after: left as u32,
+                bin: bin as u8,
+            };
+            self.count += 1;
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
     /// In order.
     pub fn drops(&self) -> &[Drop] {
-        &self.drops[..self.count]
+        self.drops.get(..self.count).unwrap_or(&[])
+    }
+
+    /// How long a sleep is expected to go on, in ns, if it ends at `end` at the latest.
+    pub fn until(&self, end: u64) -> u64 {
+        let drops = self.drops();
+        let usable = match drops.last() {
+            Some(last) if last.end() >= end => drops.partition_point(|drop| drop.end() < end),
+            _ => drops.len(),
+        };
+        let (slept, at, left) = usable
+            .checked_sub(1)
+            .and_then(|last| drops.get(last))
+            .map_or((0, self.from, ONE), |drop| {
+                (drop.slept, drop.end(), drop.left())
+            });
+        let more = match drops
+            .get(usable)
+            .map(|drop| (drop.begin().max(at), drop.left()))
+        {
+            Some((begin, after)) if begin < end => {
+                (begin - at) * left / ONE + (end - begin) * (left + after) / (2 * ONE)
+            }
+            _ => (end - at) * left / ONE,
+        };
+        slept + more
     }
 
     /// The time that hardly any sleep has outlasted lately; the end of time if there is none.
     pub fn horizon(&self) -> u64 {
-        let outlasted = self.drops().iter().find(|drop| drop.after <= ONE / 64);
+        let outlasted = self.drops().iter().find(|drop| drop.left() <= ONE / 64);
         outlasted.map_or(u64::MAX, Drop::end)
     }
 }

@@ -57,6 +57,8 @@ pub(super) const FULL: u64 = 1024;
 const FIRST: u64 = 464;
 /// What an early wake costs: a timer interrupt, and another decision.
 pub(super) const RECHECK: u64 = 1_500;
+/// No transition and no latency counts for more than this in a plan, in ns: 18 minutes.
+const MOST: u64 = 1 << 40;
 /// Sleeps from this on, in ns, are worth any state: 1 s.
 const LONG: u64 = 1_000_000_000;
 
@@ -160,6 +162,17 @@ impl Admitted {
     }
 }
 
+/// What is new about the costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing.
+    None,
+    /// Which states may be chosen.
+    Admitted,
+    /// The figures, too.
+    All,
+}
+
 /// All states of a table.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
@@ -171,8 +184,6 @@ pub(super) struct Costs {
     admitted_count: usize,
     /// The same as a set.
     set: StateSet,
-    /// Does each of them have a larger overhead than the one before, or the same, and use no more?
-    ordered: bool,
     /// By what they are admitted.
     latency_limit: Option<Nanos>,
     disabled: StateSet,
@@ -191,19 +202,17 @@ impl Costs {
         }; MAX_STATES],
         admitted_count: 0,
         set: StateSet::NONE,
-        ordered: true,
         latency_limit: None,
         disabled: StateSet::NONE,
     };
 
-    /// Makes these the costs of the context's table, and its limits. All is worked out only if it is new; were the
-    /// figures new?
+    /// Makes these the costs of the context's table, and its limits. All is worked out only if it is new.
     pub fn update(
         &mut self,
         context: &IdleContext<'_>,
         price: LatencyPrice,
         powers: Powers,
-    ) -> bool {
+    ) -> Change {
         let same = |(state, cost): (&CState, &StateCost)| {
             cost.exit_latency == state.exit_latency
                 && cost.target_residency == state.target_residency
@@ -213,16 +222,18 @@ impl Costs {
         let known = self.count == states.len()
             && self.price == price
             && states.iter().zip(&self.states).all(same);
-        if !known {
-            self.work_out(context.table, price, powers);
+        let admitted =
+            self.latency_limit == context.latency_limit && self.disabled == context.disabled;
+        if known && admitted {
+            return Change::None;
         }
-        if !known
-            || self.latency_limit != context.latency_limit
-            || self.disabled != context.disabled
-        {
+        if known {
             self.admit(context);
+            return Change::Admitted;
         }
-        !known
+        self.work_out(context.table, price, powers);
+        self.admit(context);
+        Change::All
     }
 
     fn admit(&mut self, context: &IdleContext<'_>) {
@@ -236,19 +247,14 @@ impl Costs {
             {
                 *slot = Admitted {
                     state: id.index(),
-                    transition: cost.transition,
-                    latency: cost.latency,
+                    transition: cost.transition.min(MOST),
+                    latency: cost.latency.min(MOST),
                     power: cost.power,
                 };
                 self.admitted_count += 1;
                 self.set = self.set.with(id, true);
             }
         }
-        let deeper = |pair: &[Admitted]| match pair {
-            [above, below] => above.overhead() <= below.overhead() && above.power >= below.power,
-            _ => true,
-        };
-        self.ordered = self.admitted().windows(2).all(deeper);
     }
 
     fn work_out(&mut self, table: &CStateTable, price: LatencyPrice, powers: Powers) {
@@ -281,20 +287,6 @@ impl Costs {
     /// The states that may be chosen, shallow to deep.
     pub fn admitted(&self) -> &[Admitted] {
         self.admitted.get(..self.admitted_count).unwrap_or(&[])
-    }
-
-    /// Does a deeper one of these never use more, nor cost less to enter and leave?
-    pub fn ordered(&self) -> bool {
-        self.ordered
-    }
-
-    /// The same, with nothing known of how the states compare.
-    #[cfg(test)]
-    pub fn unordered(&self) -> Self {
-        Self {
-            ordered: false,
-            ..self.clone()
-        }
     }
 
     /// The state with this index, or what [`IdleContext::nearest`] says instead of it.

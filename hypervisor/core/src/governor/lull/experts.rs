@@ -6,7 +6,7 @@
 //! periods. Where one state is right each time, nothing stands out, and the base is what is followed.
 
 use super::arrivals::Ended;
-use super::costs::{Costs, LatencyPrice, Powers};
+use super::costs::{Change, Costs, LatencyPrice, Powers};
 use super::lead::{Lead, in_units};
 use super::plan::{Plan, WayOut};
 use super::shadows::{SHADOWS, Shadows};
@@ -76,18 +76,23 @@ impl Experts {
     ) -> Plan {
         self.update_costs(context, price);
         self.views.begin(busy);
-        let lately = self.views.lately();
+        self.views.refresh(&self.costs);
         let costs = &self.costs;
-        let way_out = WayOut::new(costs, self.views.horizon(&lately), 0, to_timer);
+        let way_out = WayOut::new(costs, self.views.horizon(), 0, to_timer);
         self.bases = self.shadows.plans(context, costs, &way_out, to_timer);
-        self.own = self.views.plans(costs, &lately, &way_out, to_timer);
+        self.own = self.views.plans(costs, &way_out, to_timer);
         self.present()
     }
 
     fn update_costs(&mut self, context: &IdleContext<'_>, price: LatencyPrice) {
-        if self.costs.update(context, price, Powers::Likely) {
-            self.steep.update(context, price, Powers::Steep);
+        match self.costs.update(context, price, Powers::Likely) {
+            Change::None => return,
+            Change::Admitted => {}
+            Change::All => {
+                self.steep.update(context, price, Powers::Steep);
+            }
         }
+        self.views.forget_plans();
     }
 
     /// An idle period begins, after a busy one of `busy` ns, in which everybody's last plan serves again.
@@ -112,8 +117,8 @@ impl Experts {
         self.update_costs(context, price);
         let present = self.present();
         // As planned, where nothing is known that could tell better.
-        if self.shadows.is_first() && present.limit.is_some_and(|limit| limit <= slept) {
-            return Plan::of(present.then);
+        if self.shadows.is_first() && present.limit().is_some_and(|limit| limit <= slept) {
+            return Plan::of(present.then());
         }
         let view = self.followed.unwrap_or(SLOW);
         self.views.rest(view, &self.costs, slept, to_timer)
@@ -128,6 +133,9 @@ impl Experts {
 
     fn compare(&mut self, slept: u64) {
         let base = self.bases[self.base];
+        let paid = self.paid(&base, slept);
+        let other = 1 - self.base;
+        let paid_by_other = self.paid_unless(&self.bases[other], &base, paid, slept);
         let mut savings = [0; VIEWS];
         for view in 0..VIEWS {
             let plan = self.own[view];
@@ -135,14 +143,13 @@ impl Experts {
             savings[view] = if plan == self.own[SLOW] && view != SLOW {
                 savings[SLOW]
             } else {
-                self.saved(&plan, &base, slept)
+                paid.saved_by(&self.paid_unless(&plan, &base, paid, slept))
             };
             self.long[view].add(savings[view], LONG_MEMORY);
             self.short[view].add(savings[view], SHORT_MEMORY);
         }
-        let other = 1 - self.base;
-        let saved = self.saved(&self.bases[other], &base, slept);
-        self.base_lead.add(saved, BASE_MEMORY);
+        self.base_lead
+            .add(paid.saved_by(&paid_by_other), BASE_MEMORY);
         self.base_lead.forgive(FORGIVEN);
         if self.base_lead.is_ahead(1) {
             self.base = other;
@@ -153,17 +160,22 @@ impl Experts {
         self.followed = best.map(|(_, view)| view);
     }
 
-    /// What the one plan would have cost less than the other. Nobody knows the powers of the states: what is not saved
-    /// with either assumption is not counted.
-    fn saved(&self, plan: &Plan, base: &Plan, slept: u64) -> i64 {
-        if plan == base {
-            return 0;
+    /// What a plan would have cost. Nobody knows the powers of the states, so it is with two assumptions of them.
+    fn paid(&self, plan: &Plan, slept: u64) -> Paid {
+        let with = |costs| i64::try_from(plan.cost(costs, slept)).unwrap_or(i64::MAX / 4);
+        Paid {
+            likely: with(&self.costs),
+            steep: with(&self.steep),
         }
-        let saved = |costs: &Costs| {
-            let paid = |plan: &Plan| i64::try_from(plan.cost(costs, slept)).unwrap_or(i64::MAX / 4);
-            paid(base) - paid(plan)
-        };
-        saved(&self.costs).min(saved(&self.steep))
+    }
+
+    /// The same, where it is known already what another plan would have cost.
+    fn paid_unless(&self, plan: &Plan, other: &Plan, paid: Paid, slept: u64) -> Paid {
+        if plan == other {
+            paid
+        } else {
+            self.paid(plan, slept)
+        }
     }
 
     /// How much speaks for a view; `None` if nothing does, or it is behind lately.
@@ -185,5 +197,19 @@ impl Experts {
             return Some(sure);
         }
         Some(sure - clear * long.spread())
+    }
+}
+
+/// What a plan would have cost, with each assumption of the powers.
+#[derive(Clone, Copy)]
+struct Paid {
+    likely: i64,
+    steep: i64,
+}
+
+impl Paid {
+    /// By how much less another plan would have cost: what is not saved with either assumption is not counted.
+    fn saved_by(&self, other: &Self) -> i64 {
+        (self.likely - other.likely).min(self.steep - other.steep)
     }
 }

@@ -1,30 +1,26 @@
 //! Plans: one state until the wake, or a shallow one first and a deeper one if nothing has come by then.
 
-use super::arrivals::{BINS, EDGES, ONE, Survival};
 use super::costs::{Admitted, Costs, FULL, RECHECK};
 
 /// Deadlines that are farther away than this, in ns, are all alike: 20 s.
-const FAR: u64 = 20_000_000_000;
+pub(super) const FAR: u64 = 20_000_000_000;
 
 /// A limit must be worth setting a timer for, in ns.
-const SHORTEST: u64 = 4_000;
-
-/// Costs that differ by less than this part, in two to the power of it, are alike.
-const ALIKE: u32 = 6;
-
-/// A plan with a limit must be cheaper by this part, in two to the power of it: it rests on more guesses.
-const WORTH: u32 = 7;
+pub(super) const SHORTEST: u64 = 4_000;
 
 /// How much longer than nearly all known sleeps one must last to be taken for one of another kind.
 const WAY_OUT: u64 = 4;
 
+/// No limit.
+const NEVER: u64 = u64::MAX;
+
 /// What to do until the next wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    pub state: usize,
-    /// After so long, in ns, change over to `then`.
-    pub limit: Option<u64>,
-    pub then: usize,
+    /// After so long, in ns, change over to `then`; or never.
+    limit: u64,
+    state: u8,
+    then: u8,
 }
 
 impl Plan {
@@ -34,101 +30,39 @@ impl Plan {
     /// One state, to the end.
     pub const fn of(state: usize) -> Self {
         Self {
-            state,
-            limit: None,
-            then: state,
+            limit: NEVER,
+            state: state as u8,
+            then: state as u8,
         }
+    }
+
+    /// One state for `limit` ns, and then another.
+    pub const fn change(state: usize, limit: u64, then: usize) -> Self {
+        Self {
+            limit,
+            state: state as u8,
+            then: then as u8,
+        }
+    }
+
+    /// The state to begin with.
+    pub fn state(&self) -> usize {
+        usize::from(self.state)
+    }
+
+    /// How long to stay in it, in ns.
+    pub fn limit(&self) -> Option<u64> {
+        (self.limit != NEVER).then_some(self.limit)
+    }
+
+    /// The state to end with.
+    pub fn then(&self) -> usize {
+        usize::from(self.then)
     }
 
     /// The deepest state in it.
     pub fn deepest(&self) -> usize {
-        self.state.max(self.then)
-    }
-
-    /// The plan with the least expected cost for a sleep that has lasted until `survival.from`, with a deadline in
-    /// `to_timer`.
-    pub fn cheapest(costs: &Costs, survival: &Survival, to_timer: u64) -> Self {
-        let from = survival.from;
-        let end = from.saturating_add(to_timer.min(FAR));
-        let drops = survival.drops();
-
-        // The expected time slept from `from` to the end of each drop, and in all.
-        let mut slept = [0_u64; BINS];
-        let (mut expected, mut at, mut left) = (0, from, ONE);
-        let mut usable = 0;
-        for (drop, slept) in drops.iter().zip(&mut slept) {
-            let begins = EDGES[drop.bin].max(at);
-            // Behind the last bin nothing is known.
-            if begins >= end || drop.end() <= from {
-                break;
-            }
-            expected += (begins - at) * left / ONE;
-            at = drop.end().min(end);
-            expected += (at - begins) * (drop.before + drop.after) / (2 * ONE);
-            left = drop.after;
-            if at == end {
-                break;
-            }
-            *slept = expected;
-            usable += 1;
-        }
-        expected += (end - at) * left / ONE;
-
-        let states = costs.admitted();
-        let mut best = Self::NONE;
-        let mut least = u64::MAX;
-        for cost in states {
-            let total = cost.transition + cost.latency + cost.power * expected / FULL;
-            // Deeper at about the same cost: cheaper, should it take longer than expected.
-            if total <= least.saturating_add(least >> ALIKE) {
-                least = least.min(total);
-                best = Self::of(cost.state);
-            }
-        }
-
-        let bound = Bound::new(costs, least);
-        least -= least >> WORTH;
-        for (drop, &slept) in drops.iter().zip(&slept).take(usable) {
-            if drop.end() < from + SHORTEST {
-                continue;
-            }
-            let left = drop.after;
-            let gone = ONE - left;
-            let rest = expected.saturating_sub(slept);
-            let recheck = RECHECK * left / ONE;
-            if bound.is_over(least, recheck, gone, rest) {
-                continue;
-            }
-            let mut cheapest_rest = u64::MAX;
-            let mut then = 0;
-            for cost in states {
-                let total =
-                    (cost.transition + cost.latency) * left / ONE + cost.power * rest / FULL;
-                if total <= cheapest_rest {
-                    cheapest_rest = total;
-                    then = cost.state;
-                }
-            }
-            let recheck = recheck.saturating_add(cheapest_rest);
-            if recheck >= least {
-                continue;
-            }
-            for cost in states.iter().take_while(|cost| cost.state < then) {
-                let total = cost.transition
-                    + cost.latency * gone / ONE
-                    + cost.power * slept / FULL
-                    + recheck;
-                if total < least {
-                    least = total;
-                    best = Self {
-                        state: cost.state,
-                        limit: Some(drop.end() - from),
-                        then,
-                    };
-                }
-            }
-        }
-        best
+        self.state().max(self.then())
     }
 
     /// Limits a stay that would be too shallow for a sleep of a kind not seen lately, which has lasted until `from`.
@@ -141,7 +75,7 @@ impl Plan {
         let Some(deeper) = way_out.deeper else {
             return self;
         };
-        if self.limit.is_some() || deeper.state <= self.state {
+        if self.limit != NEVER || deeper.state <= self.state() {
             return self;
         }
         let limit = match way_out.far {
@@ -150,32 +84,27 @@ impl Plan {
                 return Self::of(deeper.state);
             }
             Some(far) => far - way_out.from,
-            None => costs.get(self.state).crosses(&deeper),
+            None => costs.get(self.state()).crosses(&deeper),
         };
         if limit >= way_out.to_timer {
             return self;
         }
-        Self {
-            limit: Some(limit.max(SHORTEST)),
-            then: deeper.state,
-            ..self
-        }
+        Self::change(self.state(), limit.max(SHORTEST), deeper.state)
     }
 
     /// What the plan would have cost for a sleep that lasted `slept`.
     pub fn cost(&self, costs: &Costs, slept: u64) -> u64 {
-        let stay = |state: usize, time: u64| {
-            let cost = costs.get(state);
-            cost.transition + cost.power * time / FULL
+        let stay = |state: u8, time: u64| {
+            let cost = costs.get(usize::from(state));
+            (cost.transition + cost.power * time / FULL, cost.latency)
         };
-        match self.limit {
-            Some(limit) if limit < slept => {
-                stay(self.state, limit)
-                    + RECHECK
-                    + stay(self.then, slept - limit)
-                    + costs.get(self.then).latency
-            }
-            _ => stay(self.state, slept) + costs.get(self.state).latency,
+        if self.limit < slept {
+            let (before, _) = stay(self.state, self.limit);
+            let (behind, latency) = stay(self.then, slept - self.limit);
+            before + RECHECK + behind + latency
+        } else {
+            let (used, latency) = stay(self.state, slept);
+            used + latency
         }
     }
 }
@@ -196,6 +125,15 @@ impl WayOut {
     pub fn new(costs: &Costs, horizon: Option<u64>, from: u64, to_timer: u64) -> Self {
         let far = horizon.map(|horizon| horizon.saturating_mul(WAY_OUT));
         let end = from.saturating_add(to_timer.min(FAR));
+        if far.is_some_and(|far| far >= end) {
+            // The deadline comes first.
+            return Self {
+                from,
+                to_timer,
+                far,
+                deeper: None,
+            };
+        }
         let rest = end.saturating_sub(far.unwrap_or(from));
         // Behind all known wakes it goes on for a few times as long, for all that is known.
         let rest = far.map_or(rest, |far| rest.min(far.max(from).saturating_mul(WAY_OUT)));
@@ -209,46 +147,5 @@ impl WayOut {
             far,
             deeper: deeper.copied(),
         }
-    }
-}
-
-/// What no plan with a limit can cost less than. Most need not be worked out for that.
-///
-/// Such a plan is a stay in one of its two states, but for two things: the overhead of the deeper one is not paid where
-/// something comes before the limit, and the shallower one's power is not paid behind it.
-struct Bound {
-    /// The least that a stay in one state costs.
-    single: u64,
-    /// The overhead of the deepest state.
-    overhead: u64,
-    /// By how much less the deepest state uses than the shallowest.
-    power: u64,
-    /// Do the states of the table bear the argument out?
-    holds: bool,
-}
-
-impl Bound {
-    /// Each of the terms that are summed up is rounded down.
-    const ROUNDING: u64 = 8;
-
-    fn new(costs: &Costs, single: u64) -> Self {
-        let states = costs.admitted();
-        let power = |state: Option<&Admitted>| state.map_or(0, |cost| cost.power);
-        Self {
-            single,
-            // More than that is more than any sleep costs.
-            overhead: states
-                .last()
-                .map_or(0, |cost| cost.overhead().min(u64::MAX / ONE)),
-            power: power(states.first()).saturating_sub(power(states.last())),
-            holds: costs.ordered(),
-        }
-    }
-
-    /// Is no plan under `least` that asks again for `recheck` after a time by which `gone` of all sleeps have ended, and
-    /// behind which `rest` is expected?
-    fn is_over(&self, least: u64, recheck: u64, gone: u64, rest: u64) -> bool {
-        let gain = (self.overhead * gone / ONE).min(self.power * rest / FULL);
-        self.holds && self.single.saturating_add(recheck) >= least + gain + Self::ROUNDING
     }
 }

@@ -81,11 +81,7 @@ impl Shadows {
             return Plan::of(then);
         }
         let polls = self.poll_limit.get(context.table, context.disabled);
-        Plan {
-            state: first,
-            limit: Some(polls.get()),
-            then,
-        }
+        Plan::change(first, polls.get(), then)
     }
 
     /// Is this the first idle period?
