@@ -8,6 +8,7 @@ use crate::trace::Trace;
 use lull_core::governor::{
     AnyGovernor, DeepestFit, HaltPoll, Ladder, LatencyPrice, Lull, Menu, MenuXen, Teo, Tick,
 };
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Prices of a microsecond of added wake latency, in uJ: nearly none, half of what a busy core uses, and twice that.
@@ -144,6 +145,11 @@ pub struct Verdict {
     pub ratio: f64,
     /// The cases in which its regret is over [`MARGIN`] times the best peer's there, the worst first.
     pub over: Vec<Over>,
+    /// The traces on which its regret, averaged over all machines, is over [`MARGIN`] times that of the best peer, the worst
+    /// first; and how many traces there are.
+    pub traces_over: Vec<Over>,
+    /// See above.
+    pub traces: usize,
     /// In how many cases its score is over [`MARGIN`] times the best peer's there.
     pub scores_over: usize,
 }
@@ -185,7 +191,7 @@ pub fn mean(cases: &[Case], regret: impl Fn(&Case) -> f64) -> f64 {
 
 /// Judges Lull's governor at one price.
 pub fn verdict(cases: &[Case], price: usize) -> Verdict {
-    let mut over: Vec<_> = cases
+    let over: Vec<_> = cases
         .iter()
         .map(|case| Over {
             case: format!("{} on {}", case.trace, case.machine),
@@ -202,14 +208,43 @@ pub fn verdict(cases: &[Case], price: usize) -> Verdict {
         .iter()
         .filter(|case| 1.0 + case.own > MARGIN * (1.0 + case.peer))
         .count();
-    over.retain(|case| case.excess() > 0.0);
-    over.sort_by(|left, right| right.excess().total_cmp(&left.excess()));
+    let by_trace = by_trace(cases, price);
+    let traces = by_trace.len();
     Verdict {
         mean: mean_own,
         ratio: mean_own / peer,
-        over,
+        over: behind(over),
+        traces_over: behind(by_trace),
+        traces,
         scores_over,
     }
+}
+
+/// Those that are over the margin, the worst first.
+fn behind(mut all: Vec<Over>) -> Vec<Over> {
+    all.retain(|one| one.excess() > 0.0);
+    all.sort_by(|left, right| right.excess().total_cmp(&left.excess()));
+    all
+}
+
+/// Each trace, with the regrets averaged over its machines.
+fn by_trace(cases: &[Case], price: usize) -> Vec<Over> {
+    let mut groups: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
+    for case in cases {
+        groups.entry(&case.trace).or_default().push(case);
+    }
+    let one = |(trace, group): (&str, Vec<&Case>)| {
+        let mean = |governor| {
+            let sum: f64 = group.iter().map(|case| case.regret(governor, price)).sum();
+            sum / group.len() as f64
+        };
+        Over {
+            case: trace.to_owned(),
+            own: mean(LULL),
+            peer: PEERS.map(mean).into_iter().fold(f64::INFINITY, f64::min),
+        }
+    };
+    groups.into_iter().map(one).collect()
 }
 
 #[cfg(test)]

@@ -125,14 +125,29 @@ fn verdicts(cases: &[Case]) {
             100.0 * FLOOR,
             if verdict.over.is_empty() { "" } else { ":" }
         );
-        for over in &verdict.over {
-            println!(
-                "             {:<34} {:>7.2} % and {:.2} %",
-                over.case,
-                100.0 * over.own,
-                100.0 * over.peer
-            );
-        }
+        list(&verdict.over);
+        println!(
+            "           regret over {MARGIN} of theirs, averaged over the machines, in {} of {} traces{}",
+            verdict.traces_over.len(),
+            verdict.traces,
+            if verdict.traces_over.is_empty() {
+                ""
+            } else {
+                ":"
+            }
+        );
+        list(&verdict.traces_over);
+    }
+}
+
+fn list(all: &[judge::Over]) {
+    for over in all {
+        println!(
+            "             {:<34} {:>7.2} % and {:.2} %",
+            over.case,
+            100.0 * over.own,
+            100.0 * over.peer
+        );
     }
 }
 

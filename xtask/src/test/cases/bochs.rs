@@ -146,8 +146,6 @@ fn fifteen_cpus(lab: &Lab<'_>) -> Result<()> {
         .bochs("run", "corei7_skylake_x")
         .cpus(15)
         .word("for=1")
-        // At 10 MHz, `lull` thinks about a sleep for longer than fourteen others let it last.
-        .word("governor=teo")
         .word("test.timers=100000")
         .limit(300)
         .run()?;
