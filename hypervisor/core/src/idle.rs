@@ -21,7 +21,8 @@
 //!
 //! A sleep that was ended by CALL and nothing else is not worth all that. The calls are served first of all, right after the exit
 //! stamp, so that the caller waits for nothing but them; then comes the account, and from there the way leads back to step 3, if
-//! the choice may serve again.
+//! the choice may serve again. If the next call comes on that way already, the CPU looks for another one for a moment each time it
+//! has served one, before it tries to sleep again.
 
 use crate::cstate::{CStateFlags, CStateTable, EntryMethod, Fit, StateId};
 use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, StateSet, WakeReason};
@@ -306,9 +307,45 @@ impl<G: Governor> CpuIdle<G> {
         if calls && taken.events == Events::CALL {
             host.serve_calls();
             host.aborted(&taken);
+            self.linger(platform, word, host, choice);
             return Ok(());
         }
         Err(taken)
+    }
+
+    /// Calls come faster than the CPU can go to sleep: one came on the way there. So it looks for the next one for a moment, and serves
+    /// it right away, before it makes its way again. Whatever else comes is found there.
+    fn linger<P: Platform>(
+        &self,
+        platform: &P,
+        word: &WakeWord,
+        host: &impl IdleHost,
+        choice: &Choice,
+    ) {
+        for _ in 0..stays::LINGERS {
+            let mut looks = 0;
+            while !word.is_pending() {
+                looks += 1;
+                if looks == stays::LOOKS {
+                    return;
+                }
+                platform.relax();
+            }
+            if !word.is_exactly(Events::CALL) {
+                return;
+            }
+            let taken = word.take_all();
+            host.serve_calls();
+            if taken.events != Events::CALL {
+                // It came in between, and waits for its turn.
+                word.post_local(taken.events);
+                return;
+            }
+            host.aborted(&taken);
+            if !choice.is_ahead(platform.now()) || !host.may_stay(choice.deadline) {
+                return;
+            }
+        }
     }
 
     /// Step 2: what to sleep in, and until when.

@@ -44,6 +44,12 @@ impl IdleHost for NoCalls {
 /// A choice serves at most so many times more.
 pub(super) const MOST: usize = 31;
 
+/// Where calls come faster than sleeps, how often a CPU looks for the next one: about as long as the shallowest sleep takes to
+/// leave (1 to 3 µs with PAUSE). Interrupts are off meanwhile.
+pub(super) const LOOKS: u32 = 64;
+/// So many calls are served like that, one after the other, before the CPU tries to sleep again.
+pub(super) const LINGERS: u32 = 31;
+
 /// States that cost no more than this to leave are never far wrong: a decision takes about as long.
 const CHEAP: Nanos = Nanos::new(2_000);
 
