@@ -21,7 +21,8 @@
 //!
 //! A sleep that was ended by CALL and nothing else is not worth all that. The calls are served first of all, right after the exit
 //! stamp, so that the caller waits for nothing but them; then comes the account, and from there the way leads back to step 3, if
-//! the choice may serve again.
+//! the choice may serve again. If calls come on that way already, or shortly after it, the CPU looks for another one for a moment each
+//! time it has served one, before it tries to sleep again.
 
 use crate::cstate::{CStateFlags, CStateTable, EntryMethod, Fit, StateId};
 use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, StateSet, WakeReason};
@@ -30,7 +31,7 @@ use crate::residency::CpuAccount;
 use crate::trace::Recorder;
 use crate::units::{Nanos, Ticks};
 use crate::wake::{Events, NotAsleep, SleepState, Taken, WakeWord};
-use stays::{Stay, Stays};
+use stays::{Pace, Stay, Stays};
 
 mod control;
 mod stays;
@@ -83,6 +84,8 @@ pub struct CpuIdle<G> {
     polled_in_vain: bool,
     /// Stays in this idle entry that the governor has not been told of.
     untold: Stays,
+    /// How fast calls come, and the CPU can go back to sleep.
+    pace: Pace,
     /// The changes that were [followed](Self::follow).
     followed: Option<u32>,
 }
@@ -146,6 +149,7 @@ impl<G: Governor> CpuIdle<G> {
             recorder: None,
             polled_in_vain: false,
             untold: Stays::new(),
+            pace: Pace::new(),
             followed: None,
         }
     }
@@ -240,11 +244,12 @@ impl<G: Governor> CpuIdle<G> {
         let mut last: Option<(Sleep, Fit, Nanos)> = None;
         loop {
             if self.commit(platform, word, &choice).is_err() {
-                if let Some((sleep, fit, slept)) = last.take() {
+                let left_at = last.take().map(|(sleep, fit, slept)| {
                     account.leave_idle(sleep.left_at, sleep.first_irq(), fit);
                     self.untold.add(sleep.stay(slept, sleep.left_at));
-                }
-                match self.only_calls(platform, word, account, host, &choice) {
+                    sleep.left_at
+                });
+                match self.only_calls(platform, word, account, host, &choice, left_at) {
                     Ok(()) => continue,
                     Err(taken) => {
                         self.tell(platform, &choice);
@@ -260,6 +265,7 @@ impl<G: Governor> CpuIdle<G> {
             match last.take() {
                 None => account.enter_idle(choice.entered, entered_at),
                 Some((sleep, fit, slept)) => {
+                    self.pace.took(entered_at - sleep.left_at);
                     account.resume_idle(sleep.left_at, sleep.first_irq(), fit, entered_at);
                     self.untold.add(sleep.stay(slept, entered_at));
                 }
@@ -284,31 +290,77 @@ impl<G: Governor> CpuIdle<G> {
             let sleep = sleep.with_window(platform, &choice, taken.state);
             last = Some((sleep, fit, slept));
             choice.restart(platform, sleep.left_at);
+            if sleep.left_at - entered_at < self.pace.way() {
+                self.linger(platform, word, host, &choice);
+            }
         }
     }
 
     /// An event came before the sleep. If it is CALL alone, it is served, and the choice is as good as before; otherwise gives the
     /// events.
     fn only_calls<P: Platform>(
-        &self,
+        &mut self,
         platform: &P,
         word: &WakeWord,
         account: &CpuAccount,
         host: &impl IdleHost,
         choice: &Choice,
+        left_at: Option<Ticks>,
     ) -> Result<(), Taken> {
         account.count_aborted();
-        let calls = word.is_exactly(Events::CALL)
-            && self.may_stay(platform, host, choice)
+        let calls = word.is_exactly(Events::CALL) && self.may_stay(platform, host, choice) && {
+            let now = platform.now();
+            if let Some(left_at) = left_at {
+                self.pace.took(now - left_at);
+            }
             // Interrupts may have been off for long.
-            && choice.is_ahead(platform.now());
+            choice.is_ahead(now)
+        };
         let taken = word.take_all();
         if calls && taken.events == Events::CALL {
             host.serve_calls();
             host.aborted(&taken);
+            self.linger(platform, word, host, choice);
             return Ok(());
         }
         Err(taken)
+    }
+
+    /// Calls come faster than the CPU can go to sleep. So it looks for the next one for as long as the way to sleep takes, and serves
+    /// it right away, before it makes its way again. Whatever else comes is found there.
+    fn linger<P: Platform>(
+        &mut self,
+        platform: &P,
+        word: &WakeWord,
+        host: &impl IdleHost,
+        choice: &Choice,
+    ) {
+        if !self.pace.is_fast() {
+            return;
+        }
+        for _ in 0..stays::LINGERS {
+            let until = platform.now() + self.pace.way();
+            while !word.is_pending() {
+                if platform.now() >= until {
+                    return self.pace.in_vain();
+                }
+                platform.relax();
+            }
+            if !word.is_exactly(Events::CALL) {
+                return;
+            }
+            let taken = word.take_all();
+            host.serve_calls();
+            if taken.events != Events::CALL {
+                // It came in between, and waits for its turn.
+                word.post_local(taken.events);
+                return;
+            }
+            host.aborted(&taken);
+            if !choice.is_ahead(platform.now()) || !host.may_stay(choice.deadline) {
+                return;
+            }
+        }
     }
 
     /// Step 2: what to sleep in, and until when.

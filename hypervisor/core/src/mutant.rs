@@ -74,6 +74,8 @@ mod list {
         RelaxedTake,
         /// the events are read, and cleared in a second step
         ClearAfterTaking,
+        /// a CPU that leaves its guest reads the word, and writes it back without the state in a second step
+        LeaveGuestInTwoSteps,
         /// WATCHING is published also for HLT
         WatchingWhateverItDoes,
         /// no look after the monitor was armed

@@ -80,6 +80,12 @@ pub trait Sleeper {
     /// `settle`: read the PM timer directly after it, for chipsets that stop the CPU late.
     fn io_read(&self, port: u16, settle: bool);
 
+    /// One step of a short wait, with interrupts off.
+    #[inline]
+    fn relax(&self) {
+        core::hint::spin_loop();
+    }
+
     /// One step of a poll: opens interrupts for a moment and relaxes. The caller looks at its wake word between steps.
     fn poll(&self);
 

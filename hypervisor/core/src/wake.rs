@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! - A CPU leaves [`SleepState::Awake`] only by [`WakeWord::publish`]: a compare-and-swap, with interrupts off, that
-//!   fails if any event is pending. It comes back only by [`WakeWord::take`]: one swap that takes all events.
+//!   fails if any event is pending. It comes back only by [`WakeWord::take`]: one swap that takes all events; from a guest also
+//!   by [`WakeWord::leave_guest`], which leaves them for the next take.
 //!   So in any other state, an event that is pending was posted *after* the state was published.
 //! - Whoever posts the **first** event owes the wake that [`Wake`] names. Post and interrupt are one section with
 //!   interrupts off (else an interrupted poster leaves later ones riding on a wake that is late). A batch
@@ -411,6 +412,23 @@ impl WakeWord {
             state: state_of(word),
             origin: Origin::from_word(word),
         }
+    }
+
+    /// From GUEST back to AWAKE, with all events left where they are, and the origin of the first with them: in one step, so that no
+    /// poster finds the word without them. Whoever posts from here on sees AWAKE. An event that was posted before had its interrupt sent:
+    /// it ended the guest, or is still pending, and finds nothing new to do.
+    #[inline]
+    pub fn leave_guest(&self) {
+        if mutant!(LeaveGuestInTwoSteps) {
+            let word = self.word.load(Ordering::Acquire);
+            self.word.store(word & !STATE_MASK, Ordering::Release);
+            return;
+        }
+        let before = self.word.fetch_and(!STATE_MASK, Ordering::AcqRel);
+        debug_assert!(
+            state_of(before) == SleepState::Guest,
+            "no guest was entered: {before:#x}"
+        );
     }
 
     /// Is any event pending? The check between arming the monitor and sleeping, between two steps of a poll, and before a guest is

@@ -21,6 +21,11 @@ pub enum Destination {
         /// Its members.
         members: u16,
     },
+    /// Several of the first eight CPUs, a bit each (flat logical mode); in xAPIC mode only.
+    Flat {
+        /// Which.
+        members: u8,
+    },
     /// The sender.
     Myself,
     /// All but the sender.
@@ -51,7 +56,7 @@ const PENDING_POLLS: u32 = 100_000;
 /// The lower half of the command.
 const fn low(destination: Destination, delivery: Delivery) -> u32 {
     let shorthand = match destination {
-        Destination::Id(_) | Destination::Cluster { .. } => 0b00,
+        Destination::Id(_) | Destination::Cluster { .. } | Destination::Flat { .. } => 0b00,
         Destination::Myself => 0b01,
         Destination::Others => 0b11,
     };
@@ -61,7 +66,10 @@ const fn low(destination: Destination, delivery: Delivery) -> u32 {
         Delivery::Init => (0b101, 0),
         Delivery::StartUp { page } => (0b110, page),
     };
-    let logical = matches!(destination, Destination::Cluster { .. }) as u32;
+    let logical = matches!(
+        destination,
+        Destination::Cluster { .. } | Destination::Flat { .. }
+    ) as u32;
     shorthand << 18 | ASSERT | logical << 11 | mode << 8 | vector as u32
 }
 
@@ -70,6 +78,7 @@ const fn high(destination: Destination) -> u32 {
     match destination {
         Destination::Id(id) => id,
         Destination::Cluster { cluster, members } => (cluster as u32) << 16 | members as u32,
+        Destination::Flat { members } => members as u32,
         Destination::Myself | Destination::Others => 0,
     }
 }
@@ -105,8 +114,8 @@ fn command(apic: &LocalApic, destination: Destination, delivery: Delivery) {
                 }
                 core::hint::spin_loop();
             }
-            if let Destination::Id(id) = destination {
-                apic.write(Register::CommandHigh, id << 24);
+            if let Destination::Id(_) | Destination::Flat { .. } = destination {
+                apic.write(Register::CommandHigh, high(destination) << 24);
             }
             apic.write(Register::CommandLow, low);
         }
@@ -150,6 +159,9 @@ mod tests {
         assert_eq!((page[0x310 / 4], page[0x300 / 4]), (0x0500_0000, 0x40F1));
         write(&apic, Destination::Others, Delivery::Nmi);
         assert_eq!((page[0x310 / 4], page[0x300 / 4]), (0x0500_0000, 0xC_4400));
+        let some = Destination::Flat { members: 0b1010 };
+        write(&apic, some, Delivery::Fixed(0xF1));
+        assert_eq!((page[0x310 / 4], page[0x300 / 4]), (0x0A00_0000, 0x48F1));
     }
 
     #[test]

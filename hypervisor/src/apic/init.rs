@@ -63,7 +63,7 @@ pub fn init(firmware: &FirmwareInfo, fence: IpiFence) -> Result<ApicInfo, String
     if let Err(why) = interrupts::register(vector::SPURIOUS, spurious) {
         problems.push(why.to_string());
     }
-    enable(apic);
+    enable(apic, CpuId::new(0));
     ipi::set_apic_id(CpuId::new(0), apic.id());
     timer::choose(apic, features.has_tsc_deadline())?;
     timer::init_this_cpu(apic);
@@ -88,12 +88,12 @@ pub fn init(firmware: &FirmwareInfo, fence: IpiFence) -> Result<ApicInfo, String
 /// Sets up the local APIC and timer of this CPU. Called once by each CPU but the first.
 pub fn init_this_cpu() {
     if let Some(apic) = local::get() {
-        enable(apic);
+        enable(apic, crate::cpu::this().id());
         timer::init_this_cpu(apic);
     }
 }
 
-fn enable(apic: &LocalApic) {
+fn enable(apic: &LocalApic, cpu: CpuId) {
     let base = msr::read(msr::APIC_BASE);
     let mode = match apic.mode() {
         Mode::XApic => 0,
@@ -104,6 +104,7 @@ fn enable(apic: &LocalApic) {
         msr::write(msr::APIC_BASE, base | GLOBAL_ENABLE);
         msr::write(msr::APIC_BASE, base | GLOBAL_ENABLE | mode);
     }
+    apic.set_flat_id(cpu);
     apic.reset(vector::SPURIOUS);
 }
 

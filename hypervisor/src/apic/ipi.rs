@@ -50,7 +50,8 @@ pub fn send(cpu: CpuId, vector: u8) {
 static KNOWN: AtomicU32 = AtomicU32::new(0);
 
 /// Sends an interrupt of `vector` to these CPUs, none of which is the sender, with as few commands as can be: one for all others, or
-/// one for those of a cluster of 16 (x2APIC), or one for each (xAPIC).
+/// one for those of a cluster of 16 (x2APIC); in xAPIC mode, one for all of them if the machine has eight CPUs at most, else one for
+/// each.
 pub fn send_many(cpus: &CpuSet, vector: u8) {
     let Some(apic) = local::get() else { return };
     let delivery = Delivery::Fixed(vector);
@@ -59,9 +60,20 @@ pub fn send_many(cpus: &CpuSet, vector: u8) {
     }
     let ids = cpus.iter().filter_map(apic_id);
     match apic.mode() {
-        Mode::XApic => icr::write_all(apic, ids.map(Destination::Id), delivery),
+        Mode::XApic => match flat(cpus, KNOWN.load(Ordering::Relaxed)) {
+            Some(some) => icr::write(apic, some, delivery),
+            None => icr::write_all(apic, ids.map(Destination::Id), delivery),
+        },
         Mode::X2Apic => icr::write_all(apic, Clusters::new(ids), delivery),
     }
+}
+
+/// These CPUs in the flat logical model: of a machine of eight CPUs at most, as with more some chipsets do not deliver by it. Never all
+/// eight, which would reach even those that nobody has started: the sender is none of them.
+fn flat(cpus: &CpuSet, known: u32) -> Option<Destination> {
+    let members = u8::try_from(cpus.word(0)).ok()?;
+    let all = known <= u8::BITS && members.count_ones() as usize == cpus.len();
+    (all && cpus.len() > 1 && members != u8::MAX).then_some(Destination::Flat { members })
 }
 
 /// APIC ids, those of one cluster together as long as they come one after the other.
@@ -147,6 +159,19 @@ mod tests {
         );
         let far: Vec<Destination> = Clusters::new([0x10_0000].into_iter()).collect();
         assert_eq!(far, [Destination::Id(0x10_0000)]);
+    }
+
+    #[test]
+    fn few_are_reached_by_one_command_in_a_small_machine() {
+        let cpus = |list: &[u32]| list.iter().map(|&cpu| CpuId::new(cpu)).collect::<CpuSet>();
+        let some = Destination::Flat {
+            members: 0b1000_0110,
+        };
+        assert_eq!(flat(&cpus(&[1, 2, 7]), 8), Some(some));
+        assert_eq!(flat(&cpus(&[1, 2, 7]), 9), None);
+        assert_eq!(flat(&cpus(&[1, 2, 70]), 8), None);
+        assert_eq!(flat(&cpus(&[1]), 8), None);
+        assert_eq!(flat(&CpuSet::first(8), 8), None);
     }
 
     #[test]

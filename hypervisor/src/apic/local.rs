@@ -3,6 +3,7 @@
 //! Intel SDM vol. 3, chapter 13; AMD APM vol. 2, chapter 16.
 use super::mmio::Mmio;
 use super::msr;
+use lull_core::units::CpuId;
 use spin::Once;
 
 /// How the local APICs are reached.
@@ -23,6 +24,8 @@ pub enum Register {
     Version = 0x030,
     TaskPriority = 0x080,
     Eoi = 0x0B0,
+    LogicalDestination = 0x0D0,
+    DestinationFormat = 0x0E0,
     SpuriousVector = 0x0F0,
     InService = 0x100,
     ErrorStatus = 0x280,
@@ -109,6 +112,18 @@ impl LocalApic {
         }
     }
 
+    /// Gives this CPU its bit of the flat logical model, if it is one of the first eight; others have none. Before
+    /// [`reset`](Self::reset), which enables it by software. In x2APIC mode the logical id is made by hardware (Intel SDM vol. 3,
+    /// 13.6.2.2 and 13.12.10.2).
+    pub fn set_flat_id(&self, cpu: CpuId) {
+        const FLAT: u32 = !0;
+        if let Self::XApic(_) = self {
+            self.write(Register::DestinationFormat, FLAT);
+            let member = 1_u8.checked_shl(cpu.get()).unwrap_or(0);
+            self.write(Register::LogicalDestination, u32::from(member) << 24);
+        }
+    }
+
     /// Is any interrupt in service: taken, and not ended yet?
     pub fn is_in_service(&self) -> bool {
         (0..8).any(|word| self.read_at(Register::InService as u16 + 0x10 * word) != 0)
@@ -168,6 +183,15 @@ mod tests {
         );
         assert_eq!(page[0xF0 / 4], 0x1FF);
         assert_eq!(page[0x80 / 4], 0);
+    }
+
+    #[test]
+    fn the_first_eight_cpus_have_a_bit_each() {
+        for (cpu, expected) in [(0, 1 << 24), (7, 1 << 31), (8, 0), (40, 0)] {
+            let mut page = vec![0u32; 0x400 / 4];
+            LocalApic::XApic(Mmio::over(&mut page)).set_flat_id(CpuId::new(cpu));
+            assert_eq!((page[0xE0 / 4], page[0xD0 / 4]), (u32::MAX, expected));
+        }
     }
 
     #[test]

@@ -44,6 +44,57 @@ impl IdleHost for NoCalls {
 /// A choice serves at most so many times more.
 pub(super) const MOST: usize = 31;
 
+/// So many calls are served without a try to sleep in between.
+pub(super) const LINGERS: u32 = 31;
+
+/// How fast calls come, compared with the way to sleep: what a CPU that has served one goes by, to sleep at once or to look for
+/// the next one first.
+///
+/// By its own measure, and by no time of the clock: looking for as long as the way to sleep takes costs at most twice of what
+/// would have been right.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    ways: [Ticks; 2],
+    pass_over: u32,
+}
+
+impl Pace {
+    /// After a look in vain, so many calls that came fast are no reason to look again: somebody may wait until the CPU sleeps.
+    const VAIN: u32 = 31;
+
+    pub const fn new() -> Self {
+        Self {
+            ways: [Ticks::ZERO; 2],
+            pass_over: 0,
+        }
+    }
+
+    /// From one sleep to the next, call included, it took so long.
+    pub fn took(&mut self, way: Ticks) {
+        self.ways = [self.ways[1], way];
+    }
+
+    /// How long the way to sleep takes. One that was disturbed does not count.
+    pub fn way(&self) -> Ticks {
+        self.ways[0].min(self.ways[1])
+    }
+
+    /// A call came on the way to sleep, or sooner after it than that took: is it worth it to look for the next one?
+    pub fn is_fast(&mut self) -> bool {
+        if self.way() == Ticks::ZERO {
+            return false;
+        }
+        let passed_over = self.pass_over > 0;
+        self.pass_over = self.pass_over.saturating_sub(1);
+        !passed_over
+    }
+
+    /// None came.
+    pub fn in_vain(&mut self) {
+        self.pass_over = Self::VAIN;
+    }
+}
+
 /// States that cost no more than this to leave are never far wrong: a decision takes about as long.
 const CHEAP: Nanos = Nanos::new(2_000);
 
@@ -123,6 +174,20 @@ mod tests {
         assert!(serves_again(&shallow, Fit::Right) && serves_again(&deep, Fit::Right));
         assert!(serves_again(&shallow, Fit::TooDeep) && !serves_again(&deep, Fit::TooDeep));
         assert!(!serves_again(&shallow, Fit::TooShallow) && !serves_again(&deep, Fit::TooShallow));
+    }
+
+    #[test]
+    fn a_look_in_vain_is_not_repeated_for_a_while_and_lasts_as_long_as_the_way() {
+        let mut pace = Pace::new();
+        assert!(!pace.is_fast(), "nothing is known");
+        for way in [70, 50, 9_000] {
+            pace.took(Ticks::new(way));
+        }
+        assert_eq!(pace.way(), Ticks::new(50), "not the disturbed one");
+        assert!(pace.is_fast() && pace.is_fast());
+        pace.in_vain();
+        let passed_over = (0..100).take_while(|_| !pace.is_fast()).count();
+        assert_eq!(passed_over, Pace::VAIN as usize);
     }
 
     #[test]

@@ -1,6 +1,26 @@
 //! What each waker owes, and what a CPU that is asked for something may not do.
 
 use super::*;
+use crate::units::{CpuId, VcpuId};
+
+#[test]
+fn leaving_a_guest_leaves_its_events_and_who_posted_them() {
+    let word = WakeWord::new();
+    let kicker = Origin::new(CpuId::new(3), Cause::Vcpu(VcpuId::new(7)));
+    assert_eq!(word.publish(SleepState::Guest), Ok(()));
+    assert_eq!(word.post_as(Events::NOTIFY, kicker), Wake::KickGuest);
+    word.leave_guest();
+    assert_eq!(word.state(), SleepState::Awake);
+    let later = Origin::new(CpuId::new(4), Cause::Hypervisor);
+    assert_eq!(word.post_as(Events::CALL, later), Wake::RidesAlong);
+    assert_eq!(
+        word.publish(SleepState::Guest),
+        Err(Events::NOTIFY | Events::CALL)
+    );
+    let taken = word.take_all();
+    assert_eq!(taken.events, Events::NOTIFY | Events::CALL);
+    assert_eq!(taken.origin, kicker);
+}
 
 #[test]
 fn the_first_poster_learns_what_it_owes() {

@@ -199,6 +199,10 @@ impl Cpu {
         if how == How::Masked {
             self.take_interrupts();
         }
+        if self.word.state() == SleepState::Guest {
+            self.word.leave_guest();
+            point();
+        }
     }
 
     /// After all threads have ended: goes on if something is on its way. Gives the events that it woke to.

@@ -99,6 +99,9 @@ impl Wrong {
             Self::Core(mutant) => match mutant {
                 Mutant::IpiSkippedForHalt => ("wake/two-wakers-halt", LOST),
                 Mutant::IpiSkippedForGuest => ("wake/two-wakers-guest", LOST),
+                Mutant::LeaveGuestInTwoSteps => {
+                    ("wake/two-wakers-guest", "no event is taken twice")
+                }
                 Mutant::SecondRaiserWaitsForBatch => ("wake/stalled-batch", LOST),
                 Mutant::SkipIfSet => ("wake/same-event-halt", "no event is dropped"),
                 Mutant::NmiPostWithoutIpi => ("nmi/halt", LOST),

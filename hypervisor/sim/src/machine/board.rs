@@ -44,6 +44,8 @@ pub mod cost {
     pub const EXIT: u64 = 400;
     /// The registers of a vCPU in or out.
     pub const REGISTERS: u64 = 120;
+    /// A step of a short wait: PAUSE.
+    pub const RELAX: u64 = 40;
     /// A poll gives up after so long, to look.
     pub const POLL: u64 = 400;
     /// A sleep that ends before it begins.

@@ -188,7 +188,7 @@ impl<S: Scheduler> Guests<S> {
         self.machine.guest_entering(id, platform.now());
         let ran = self.board.run_guest(v as u32, ns);
         self.machine.guest_left(id, platform.now());
-        pcpu.word.post_local(pcpu.word.take());
+        pcpu.word.leave_guest();
         self.with(v, |vcpu| {
             vcpu.ran += ran;
             vcpu.doing = Some(Op::Run(ns - ran)).filter(|_| ran < ns);

@@ -272,7 +272,7 @@ impl SvmVcpu {
             rounds.gate.told_cpuid(rounds.cpuids);
         }
         gate.pass(GateEvent::Left);
-        awake_with_events(word);
+        word.leave_guest();
         entry::open();
         host.asids.lock().entered(&mut self.asid);
         Ok(answered)
@@ -589,15 +589,6 @@ impl Rounds<'_> {
         control.tlb_control = TlbControl::Keep as u8;
         control.clean = vcpu.clean;
         true
-    }
-}
-
-/// Back to AWAKE without losing an event: what the swap takes is posted again at once. A poster in between sees AWAKE, and an event
-/// posted before the swap had its interrupt sent, which is taken when the gate opens, and finds nothing new to do.
-fn awake_with_events(word: &WakeWord) {
-    let events = word.take();
-    if !events.is_empty() {
-        word.post_local(events);
     }
 }
 

@@ -421,7 +421,7 @@ impl VmxVcpu {
             self.place_timer();
         };
         gate.pass(GateEvent::Left);
-        awake_with_events(word);
+        word.leave_guest();
         answered.map_err(|()| {
             let number = self.vmcs.read(Field::INSTRUCTION_ERROR);
             Exit::Invalid {
@@ -681,15 +681,6 @@ mod hardware {
 fn timer_value(deadline: Ticks, now: Ticks, shift: u32) -> u32 {
     let ticks = deadline.get().saturating_sub(now.get());
     u32::try_from(ticks.div_ceil(1 << shift)).unwrap_or(u32::MAX)
-}
-
-/// Back to AWAKE without losing an event: what the swap takes is posted again at once. A poster in between sees AWAKE, and an event
-/// posted before the swap had its interrupt sent, which ended the guest, or is still pending and finds nothing new to do.
-fn awake_with_events(word: &WakeWord) {
-    let events = word.take();
-    if !events.is_empty() {
-        word.post_local(events);
-    }
 }
 
 impl VirtCpu for VmxVcpu {

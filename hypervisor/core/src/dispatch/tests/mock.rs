@@ -178,7 +178,7 @@ impl Runner for Guests {
         machine.guest_entering(v, machine.platform().now());
         machine.platform().something_happens();
         machine.guest_left(v, machine.platform().now());
-        word.post_local(word.take());
+        word.leave_guest();
         RunOutcome::Events
     }
 

@@ -93,6 +93,10 @@ impl<S: Scheduler> Sleeper for Handle<S> {
         board.take_interrupts();
     }
 
+    fn relax(&self) {
+        self.board().spend(cost::RELAX);
+    }
+
     fn poll(&self) {
         self.board().sleep(0, true, true);
         self.board().take_interrupts();

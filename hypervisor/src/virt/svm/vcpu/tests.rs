@@ -329,10 +329,11 @@ fn leaving_the_guest_loses_no_event() {
     let word = WakeWord::new();
     assert_eq!(word.publish(SleepState::Guest), Ok(()));
     let _ = word.post(Events::CALL);
-    awake_with_events(&word);
+    word.leave_guest();
     assert_eq!(word.state(), SleepState::Awake);
     assert_eq!(word.publish(SleepState::Guest), Err(Events::CALL));
     assert_eq!(word.take(), Events::CALL);
-    awake_with_events(&word);
+    assert_eq!(word.publish(SleepState::Guest), Ok(()));
+    word.leave_guest();
     assert!(!word.is_pending());
 }
