@@ -229,8 +229,10 @@ fn governor(lab: &Lab<'_>) -> Result<()> {
         one.counters.governor,
         two.counters.governor
     );
+    // In Bochs whoever arms a monitor wakes all others, so how deep the first one still goes is not said.
+    let before = check::state(&two.counters, "C6")?.usage;
     ensure!(
-        change(one, "C6")? > 0 && change(two, "C6")? == 0 && change(two, "C1")? > 0,
+        before > 0 && change(two, "C6")? == 0 && change(two, "C1")? > 0,
         "{two:?}"
     );
     end(running)
