@@ -1,6 +1,7 @@
 //! `ladder`: one state deeper after some sleeps that were long enough, one shallower after one that was not.
 //!
-//! As in Linux 7.1. It never asks for the timer.
+//! As in Linux 7.1, but for an entry that was aborted, which is not counted here: there it leaves a residency of 0, which, compared
+//! without a sign, leads deeper. It never asks for the timer.
 
 use super::moment::{Decision, Moment, PollLimit, Stay, Tick};
 use super::{Governor, IdleContext, IdleOutcome, Selection};
@@ -24,6 +25,8 @@ pub struct Ladder {
     /// The state it stands on; `None` before the first question.
     standing: Option<usize>,
     last_residency: i64,
+    /// No sleep has come of the last answer.
+    aborted: bool,
     counts: [Counts; MAX_STATES],
 }
 
@@ -35,11 +38,13 @@ impl Ladder {
             return self.step(last, 0);
         }
 
+        // What has been counted once says nothing more.
+        let counts_now = !core::mem::take(&mut self.aborted);
         let residency = self.last_residency - moment.latency(last);
         let is_poll = last < first;
         // The original compares without a sign: a sleep shorter than the exit latency counts as a very long one.
-        let longer_than_exit = residency as u64 > moment.latency(last) as u64;
-        let shorter_than_exit = (residency as u64) < moment.latency(last) as u64;
+        let longer_than_exit = counts_now && residency as u64 > moment.latency(last) as u64;
+        let shorter_than_exit = counts_now && (residency as u64) < moment.latency(last) as u64;
 
         let deeper = last + 1;
         if deeper < moment.count()
@@ -118,7 +123,7 @@ impl Governor for Ladder {
                 ..
             } => self.learn(Stay::new(table, entered, residency, wake)),
             IdleOutcome::Rejected { .. } => self.refused(),
-            IdleOutcome::Aborted => {}
+            IdleOutcome::Aborted => self.aborted = true,
         }
     }
 }
