@@ -1,6 +1,6 @@
 //! Records of the machine channel about wakes: `wakes`, one row for each CPU, and `measure`, one figure.
 use super::json::{self, ByteSink};
-use lull_core::units::CpuId;
+use lull_core::units::{CpuId, Nanos};
 use lull_core::wake::{Events, Wake, WakeCounts, WakerCounts, WokenHow};
 
 const VERSION: u64 = 1;
@@ -64,8 +64,31 @@ impl WakeRow {
     }
 }
 
-/// Writes the `wakes` record.
-pub fn wakes<'a, S: ByteSink>(sink: &mut S, rows: impl Iterator<Item = &'a WakeRow>) {
+/// So many in this time, for each second; in thousandths.
+#[must_use]
+pub fn milli_per_second(count: u64, window: Nanos) -> u64 {
+    let ns = u128::from(window.get().max(1));
+    u64::try_from(u128::from(count) * 1_000_000_000_000 / ns).unwrap_or(u64::MAX)
+}
+
+/// A rate, for people.
+#[derive(Clone, Copy, Debug)]
+pub struct PerSecond(pub u64, pub Nanos);
+
+impl core::fmt::Display for PerSecond {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let milli = milli_per_second(self.0, self.1);
+        write!(f, "{}.{:03}/s", milli / 1000, milli % 1000)
+    }
+}
+
+/// Writes the `wakes` record: the rows from the start of the machine, and those `since` the last reset, which was so long ago.
+pub fn wakes<'a, S: ByteSink>(
+    sink: &mut S,
+    rows: impl Iterator<Item = &'a WakeRow>,
+    since: &[WakeRow],
+    window: Nanos,
+) {
     json::line(sink, |o| {
         o.u64("v", VERSION).str("type", "wakes");
         o.array("cpus", |cpus| {
@@ -97,6 +120,31 @@ pub fn wakes<'a, S: ByteSink>(sink: &mut S, rows: impl Iterator<Item = &'a WakeR
                                         .u64("cpu", origin.cpu().get().into())
                                         .str("who", origin)
                                         .u64("count", count);
+                                });
+                            }
+                        });
+                });
+            }
+        });
+        o.u64("window_ns", window.get());
+        o.array("rates", |cpus| {
+            for row in since {
+                let rate = |count| milli_per_second(count, window);
+                cpus.object(|cpu| {
+                    cpu.u64("cpu", row.cpu.into())
+                        .u64("posted", row.posts.posted())
+                        .u64("posted_milli_per_s", rate(row.posts.posted()))
+                        .u64("ipis_milli_per_s", rate(row.posts.ipis()))
+                        .u64("woken", row.wakers.owned())
+                        .u64("woken_milli_per_s", rate(row.wakers.owned()))
+                        .u64("woken_by_others", row.wakers.others)
+                        .array("wakers", |wakers| {
+                            for (origin, count) in row.wakers.top() {
+                                wakers.object(|waker| {
+                                    waker
+                                        .str("who", origin)
+                                        .u64("count", count)
+                                        .u64("milli_per_s", rate(count));
                                 });
                             }
                         });
@@ -152,13 +200,14 @@ mod tests {
             Err((1, 2))
         );
         let mut text = Text::default();
-        wakes(&mut text, [row].iter());
+        wakes(&mut text, [row].iter(), &[row], Nanos::new(4_000_000_000));
         let text = String::from_utf8(text.0).unwrap();
         for part in [
             r#"{"v":1,"type":"wakes","cpus":[{"cpu":2,"ipis":1,"served":5,"posts":{"#,
             r#""call":{"ipi":1,"kick":0,"store":0,"will_look":0,"rides_along":0,"insisted":0}"#,
             r#""woken":{"store":0,"ipi":1,"timer":0,"device":0,"nmi":0,"spurious":0}"#,
             r#""wakers":[{"cpu":1,"who":"cpu1 hypervisor","count":1}]"#,
+            r#""window_ns":4000000000,"rates":[{"cpu":2,"posted":1,"posted_milli_per_s":250,"ipis_milli_per_s":250,"woken":1,"woken_milli_per_s":250,"woken_by_others":0,"wakers":[{"who":"cpu1 hypervisor","count":1,"milli_per_s":250}]}]"#,
         ] {
             assert!(text.contains(part), "{text}");
         }

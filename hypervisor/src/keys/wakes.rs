@@ -3,13 +3,14 @@
 use lull_core::dispatch::{PassCause, WokenBy};
 use lull_core::wake::Wake;
 
-use crate::console::wake_records::EVENT_NAMES;
+use crate::console::wake_records::{EVENT_NAMES, PerSecond};
 use crate::cpu::percpu::PerCpu;
-use crate::run::Running;
+use crate::run::{Running, wakes};
 use crate::{cpu, dumpln};
 
 /// Prints the counters of posts, wakes and scheduling passes of every CPU.
 pub fn print(running: &'static Running) {
+    let (since, window) = (wakes::rows_since_reset(running), wakes::window());
     for row in running.rows() {
         let taken = cpu::get(row.cpu).map_or(0, PerCpu::interrupts);
         let (unexpected, vector) = cpu::get(row.cpu).map_or((0, 0), PerCpu::unexpected);
@@ -26,6 +27,18 @@ pub fn print(running: &'static Running) {
             posts.of(Wake::WillLook),
             posts.of(Wake::RidesAlong)
         );
+        if let Some(since) = since.iter().find(|since| since.cpu == row.cpu.get()) {
+            let (posts, woken) = (&since.posts, since.wakers.owned());
+            dumpln!(
+                "   in the last {} ms: posted {} ({}), by IPI {} ({}), woken {woken} ({})",
+                window.get() / 1_000_000,
+                posts.posted(),
+                PerSecond(posts.posted(), window),
+                posts.ipis(),
+                PerSecond(posts.ipis(), window),
+                PerSecond(woken, window)
+            );
+        }
         for (event, name) in EVENT_NAMES {
             let counts = posts.for_event(event);
             if counts.iter().any(|&count| count > 0) {

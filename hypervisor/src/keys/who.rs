@@ -2,6 +2,7 @@
 
 use lull_core::wake::WokenHow;
 
+use crate::console::wake_records::PerSecond;
 use crate::dumpln;
 use crate::run::{Running, wakes};
 
@@ -10,7 +11,8 @@ const MATRIX: usize = 16;
 
 /// Prints who ended whose sleeps, since the last reset.
 pub fn print(running: &'static Running) {
-    let rows = wakes::rows_since_reset(running);
+    let (rows, window) = (wakes::rows_since_reset(running), wakes::window());
+    dumpln!("wakes of the last {} ms", window.get() / 1_000_000);
     if rows.len() <= MATRIX {
         for row in &rows {
             let woken = running.online.iter().map(|&by| {
@@ -25,9 +27,10 @@ pub fn print(running: &'static Running) {
     for row in &rows {
         let woken = &row.wakers;
         dumpln!(
-            "{}: woken {} times: by store {}, IPI {}, timer {}, device {}, NMI {}; for nothing {}",
+            "{}: woken {} times ({}): by store {}, IPI {}, timer {}, device {}, NMI {}; for nothing {}",
             row.id(),
             woken.owned(),
+            PerSecond(woken.owned(), window),
             woken.of(WokenHow::Store),
             woken.of(WokenHow::Ipi),
             woken.of(WokenHow::Timer),
@@ -36,10 +39,14 @@ pub fn print(running: &'static Running) {
             woken.of(WokenHow::Spurious)
         );
         for (origin, count) in woken.top() {
-            dumpln!("   {count:>10}  {origin}");
+            dumpln!("   {count:>10}  {origin} ({})", PerSecond(count, window));
         }
         if woken.others > 0 {
-            dumpln!("   {:>10}  others", woken.others);
+            dumpln!(
+                "   {:>10}  others ({})",
+                woken.others,
+                PerSecond(woken.others, window)
+            );
         }
     }
     wakes::emit(running);

@@ -3,6 +3,9 @@
 //! Lock: `BASE` is a leaf, held only while a reading is copied.
 
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use lull_core::units::{Nanos, Ticks};
 
 use spin::mutex::SpinMutex;
 
@@ -10,9 +13,12 @@ use super::Running;
 use crate::console::machine_channel;
 use crate::console::wake_records::{self, WakeRow};
 use crate::smp::calls;
+use crate::time;
 
 /// The counters when they were last reset.
 static BASE: SpinMutex<Vec<WakeRow>> = SpinMutex::new(Vec::new());
+/// When that was; 0 for the start of the machine.
+static RESET_AT: AtomicU64 = AtomicU64::new(0);
 
 /// One row for each CPU that is online, from the start of the machine. Wakes none of them.
 pub fn rows(running: &Running) -> Vec<WakeRow> {
@@ -49,12 +55,20 @@ pub fn rows_since_reset(running: &Running) -> Vec<WakeRow> {
 pub fn reset(running: &Running) {
     let now = rows(running);
     *BASE.lock() = now;
+    RESET_AT.store(time::now().get(), Ordering::Relaxed);
+}
+
+/// How long ago the last [`reset`] was, or the start of the machine.
+pub fn window() -> Nanos {
+    let since = time::now() - Ticks::new(RESET_AT.load(Ordering::Relaxed));
+    time::rate().to_nanos(since)
 }
 
 /// Writes the `wakes` record.
 pub fn emit(running: &Running) {
-    let rows = rows(running);
-    machine_channel::emit(|sink| wake_records::wakes(sink, rows.iter()));
+    let (rows, since) = (rows(running), rows_since_reset(running));
+    let window = window();
+    machine_channel::emit(|sink| wake_records::wakes(sink, rows.iter(), &since, window));
 }
 
 /// The first CPU whose sleeps do not add up to what all others say that they have ended, and both sums. Once all are parked.

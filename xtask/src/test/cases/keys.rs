@@ -18,6 +18,7 @@ const KEYS: [&str; 11] = ["h", "c", "C", "r", "q", "a", "t", "i", "v", "d", "*"]
 pub fn cases() -> Vec<Case> {
     vec![
         Case::real_time("keys/every-key-in-a-run", every_key),
+        Case::real_time("keys/who-woke-whom-in-a-storm", who_woke_whom),
         Case::bochs("keys/c-says-what-the-channel-says", same_on_both),
         Case::real_time("keys/barriers-between-guests", barriers),
         Case::real_time("keys/power-off", |lab| ends(lab, "Q")),
@@ -93,6 +94,77 @@ fn every_key(lab: &Lab<'_>) -> Result<()> {
         "a key made it panic"
     );
     Ok(())
+}
+
+/// During a storm of interrupts between vCPUs, `w` gives for each CPU sums that add up, before and after `W`, and rates.
+fn who_woke_whom(lab: &Lab<'_>) -> Result<()> {
+    let mut running = lab
+        .rig("run")
+        .guest("storm,vcpus=4")
+        .guest("idle-timer,vcpus=2,cmdline=\"duty=30 periods=100000\"")
+        .word("keep")
+        .start()?;
+    let up = running
+        .session
+        .wait_for(Duration::from_secs(30), |channel| {
+            channel.guests().count() >= 2
+        })?;
+    ensure!(up, "the guests did not start");
+    settled(&mut running)?;
+    let mut woken = Vec::new();
+    for key in ["i", "w", "W", "w"] {
+        let before = settled(&mut running)?;
+        running.session.press(key)?;
+        let after = settled(&mut running)?;
+        let said = running.console()[before..after].to_owned();
+        match key {
+            "w" => woken.push(sums(&said)?),
+            "i" => ensure!(said.contains("/s), woken "), "key i gave no rates: {said}"),
+            _ => ensure!(said.contains("counted anew"), "key W said: {said}"),
+        }
+    }
+    let [before, after] = woken[..] else {
+        anyhow::bail!("{} readings", woken.len());
+    };
+    ensure!(
+        before > 0 && after < before,
+        "{before} wakes before the reset, {after} after it"
+    );
+    running.session.press("Q")?;
+    // The end holds both sides' books against each other.
+    running.finish()?.adds_up()
+}
+
+/// All wakes of all CPUs, by what key `w` has printed: the causes and the wakers of each CPU add up to its wakes.
+fn sums(said: &str) -> Result<u64> {
+    let (mut all, mut open, mut cpus) = (0, 0, 0);
+    let number = |text: &str| -> Result<u64> {
+        let word = text.split_whitespace().next().unwrap_or_default();
+        let digits = word.trim_matches(|c: char| !c.is_ascii_digit());
+        digits.parse().with_context(|| format!("no number: {text}"))
+    };
+    for line in said.lines() {
+        if let Some((_, rest)) = line.split_once(": woken ") {
+            ensure!(open == 0, "{open} wakes have no waker: {said}");
+            let woken = number(rest)?;
+            ensure!(rest.contains("/s)"), "no rate: {line}");
+            let causes = ["store ", "IPI ", "timer ", "device ", "NMI "];
+            let mut by_cause = 0;
+            for cause in causes {
+                let (_, count) = rest.split_once(cause).context("a cause is missing")?;
+                by_cause += number(count)?;
+            }
+            ensure!(by_cause == woken, "{by_cause} by cause: {line}");
+            (all, open, cpus) = (all + woken, woken, cpus + 1);
+        } else if cpus > 0 && line.ends_with("/s)") {
+            let (_, counted) = line.rsplit_once("(LULL)").unwrap_or(("", line));
+            open = open
+                .checked_sub(number(counted)?)
+                .with_context(|| format!("more wakers than wakes: {said}"))?;
+        }
+    }
+    ensure!(cpus > 1 && open == 0, "{open} wakes have no waker: {said}");
+    Ok(all)
 }
 
 /// The last reading, as people get it and as tools do: the same figures, column by column.
