@@ -132,7 +132,7 @@ fn who_woke_whom(lab: &Lab<'_>) -> Result<()> {
     );
     running.session.press("Q")?;
     // The end holds both sides' books against each other.
-    running.finish()?.adds_up()
+    running.finish()?.adds_up().map(|_| ())
 }
 
 /// All wakes of all CPUs, by what key `w` has printed: the causes and the wakers of each CPU add up to its wakes.
