@@ -21,12 +21,14 @@
 //! No lock is involved. Called with interrupts off, and not from interrupt or NMI handlers.
 
 use crate::mutant::mutant;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::held;
 use crate::units::{CpuId, CpuSet};
 use alloc::boxed::Box;
 use core::fmt;
+// Of a CPU that nobody else looks at: nothing that the model has to try orders of.
 use core::marker::PhantomData;
+use core::sync::atomic::AtomicBool;
 
 mod broadcast;
 mod queue;
