@@ -98,6 +98,19 @@ impl IdleContext<'_> {
         !self.disabled.contains(state) && self.allows(state)
     }
 
+    /// The same, with the shallowest state that the latency limit allows enabled if all that it allows are disabled: a limit
+    /// is what somebody needs, disabling is a wish.
+    #[must_use]
+    pub fn with_limit_first(mut self) -> Self {
+        let ids = || self.table.iter().map(|(id, _)| id);
+        if !ids().any(|id| self.admits(id))
+            && let Some(id) = ids().find(|id| self.allows(*id))
+        {
+            self.disabled = self.disabled.with(id, false);
+        }
+        self
+    }
+
     /// The state with this index, or the nearest shallower one that may be chosen.
     ///
     /// If there is none: the shallowest that is enabled, as the one that comes closest to the latency limit; if all are

@@ -375,7 +375,7 @@ impl<G: Governor> CpuIdle<G> {
             disabled: self.disabled,
             ..moment(platform, &self.table, now, next_deadline)
         };
-        let context = self.after_poll(context);
+        let context = self.after_poll(context.with_limit_first());
         let selection = self.governor.select(&context);
         if let Some(recorder) = &mut self.recorder {
             recorder.selected(&context, selection.state);
@@ -482,7 +482,7 @@ impl<G: Governor> CpuIdle<G> {
                 disabled: self.disabled,
                 ..moment(platform, &self.table, stay.again_at, choice.deadline)
             };
-            self.governor.again(&context);
+            self.governor.again(&context.with_limit_first());
         }
     }
 

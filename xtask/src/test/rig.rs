@@ -197,6 +197,19 @@ impl<'a> Rig<'a> {
 }
 
 impl Running {
+    /// Waits until so many guests have started, each with one record.
+    ///
+    /// # Errors
+    /// They have not within a minute.
+    pub fn wait_for_guests(&mut self, count: usize) -> Result<()> {
+        let limit = Duration::from_secs(60);
+        let up = self
+            .session
+            .wait_for(limit, |channel| channel.guests().count() >= count)?;
+        ensure!(up, "the guests did not start");
+        Ok(())
+    }
+
     /// Types a command on the debug console, and gives its answer.
     ///
     /// # Errors

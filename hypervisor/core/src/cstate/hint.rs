@@ -14,7 +14,7 @@ impl MwaitHint {
     /// C1, sub-state 0: what every CPU with MWAIT has.
     pub const C1: Self = Self(0x00);
 
-    /// The hint with these bits. Bits above 7 are reserved, and kept: a CPU may give them a meaning.
+    /// The hint with these bits; see [`is_one`](Self::is_one).
     pub const fn new(eax: u32) -> Self {
         Self(eax)
     }
@@ -29,6 +29,11 @@ impl MwaitHint {
     /// This is also the index of the nibble of CPUID leaf 5 EDX that counts the sub-states.
     pub const fn class(self) -> u32 {
         ((self.0 >> 4) + 1) & 0xF
+    }
+
+    /// Does it ask for a C-state? Bits above 7 are reserved, and nibble 0xF is C0.
+    pub const fn is_one(self) -> bool {
+        self.0 <= 0xFF && self.class() != 0
     }
 
     /// The sub-state, from 0.

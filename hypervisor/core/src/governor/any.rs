@@ -269,6 +269,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_latency_limit_holds_even_if_all_that_it_allows_is_disabled() {
+        let table = table(&[(2, 2), (133, 600)], true);
+        let (all, deepest) = (StateSet::from_bits(0b111), StateSet::from_bits(0b011));
+        for name in AnyGovernor::NAMES {
+            for (limit, disabled) in [(5, deepest), (1, deepest), (0, all), (5, all)] {
+                let context = IdleContext {
+                    table: &table,
+                    sleep_length: None,
+                    latency_limit: Some(Nanos::new(limit * 1_000)),
+                    disabled,
+                    now: Nanos::ZERO,
+                };
+                let context = context.with_limit_first();
+                let mut governor = AnyGovernor::by_name(name).unwrap();
+                let chosen = governor.select(&context).state;
+                assert_eq!(chosen.index(), 0, "{name}: {limit} {disabled:?}");
+            }
+        }
+    }
+
     /// Not of those that count questions, as their originals do: Xen's menu and haltpoll.
     #[test]
     fn an_aborted_entry_is_no_sleep() {

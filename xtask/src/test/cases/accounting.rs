@@ -136,12 +136,7 @@ fn readings_of_64_cpus(lab: &Lab<'_>) -> Result<()> {
         .word("keep")
         .limit(120)
         .start()?;
-    let up = running
-        .session
-        .wait_for(Duration::from_secs(60), |channel| {
-            channel.guests().count() >= 3
-        })?;
-    ensure!(up, "the guests did not start");
+    running.wait_for_guests(3)?;
     for count in 1..=5 {
         running.session.press("c")?;
         let read = running

@@ -273,6 +273,23 @@ fn latency_option(lab: &Lab<'_>) -> Result<()> {
     let deep =
         |cpu| -> Result<u64> { Ok(check::state(&check::cpu(reading, cpu)?.counters, "C6")?.usage) };
     ensure!(deep(0)? > 0 && deep(1)? == 0, "{reading:?}");
+
+    // With all that it allows off, the limit still holds.
+    let ran = lab
+        .bochs("all-off", "corei7_skylake_x")
+        .word("for=1")
+        .word("latency=5")
+        .word("states_off=POLL,C1,C1E")
+        .run()?;
+    ran.ok()?;
+    for cpu in 0..2 {
+        let all = &check::cpu(ran.last_reading()?, cpu)?.counters;
+        let usage = |name| Ok::<_, anyhow::Error>(check::state(all, name)?.usage);
+        ensure!(
+            usage("C6")? == 0 && usage("C1E")? == 0 && usage("POLL")? > 0,
+            "{all:?}"
+        );
+    }
     Ok(())
 }
 

@@ -34,12 +34,7 @@ fn with_guests(lab: &Lab<'_>) -> Result<Running> {
         .guest("quiet")
         .word("keep")
         .start()?;
-    let up = running
-        .session
-        .wait_for(Duration::from_secs(30), |channel| {
-            channel.guests().count() >= 2
-        })?;
-    ensure!(up, "the guests did not start");
+    running.wait_for_guests(2)?;
     // The console has said what it says at the start.
     settled(&mut running)?;
     Ok(running)
@@ -104,12 +99,7 @@ fn who_woke_whom(lab: &Lab<'_>) -> Result<()> {
         .guest("idle-timer,vcpus=2,cmdline=\"duty=30 periods=100000\"")
         .word("keep")
         .start()?;
-    let up = running
-        .session
-        .wait_for(Duration::from_secs(30), |channel| {
-            channel.guests().count() >= 2
-        })?;
-    ensure!(up, "the guests did not start");
+    running.wait_for_guests(2)?;
     settled(&mut running)?;
     let mut woken = Vec::new();
     for key in ["i", "w", "W", "w"] {
@@ -273,12 +263,7 @@ fn barriers(lab: &Lab<'_>) -> Result<()> {
         .word("mitigations=force")
         .word("keep")
         .start()?;
-    let up = running
-        .session
-        .wait_for(Duration::from_secs(30), |channel| {
-            channel.guests().count() >= 2
-        })?;
-    ensure!(up, "the guests did not start");
+    running.wait_for_guests(2)?;
     // Some slices.
     running
         .session

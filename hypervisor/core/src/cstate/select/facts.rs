@@ -19,6 +19,8 @@ pub struct MwaitLeaf {
     pub interrupt_break: bool,
     /// EDX: the number of sub-states, four bits a C-state, C0 first.
     pub substates: u32,
+    /// Reserved bits of EAX, EBX or ECX are set, or the smallest line is larger than the largest: no CPU says that.
+    pub nonsense: bool,
 }
 
 impl MwaitLeaf {
@@ -30,6 +32,8 @@ impl MwaitLeaf {
             extensions: ecx & 1 != 0,
             interrupt_break: ecx & 2 != 0,
             substates: edx,
+            // Of ECX, bit 3 has been given a meaning (MWAIT without MONITOR); more may come next to it.
+            nonsense: (eax | ebx) >> 16 != 0 || ecx >> 16 != 0 || eax as u16 > ebx as u16,
         }
     }
 

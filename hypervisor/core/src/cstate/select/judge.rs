@@ -33,6 +33,9 @@ fn usable_monitor(query: &Query<'_>, errata: Errata) -> Result<(), Dropped> {
     if errata.contains(Errata::MWAIT_USELESS) {
         return Err(Dropped::Erratum(Errata::MWAIT_USELESS));
     }
+    if query.cpu.mwait.nonsense {
+        return Err(Dropped::Leaf5IsNonsense);
+    }
     if query.cpu.mwait.smallest_line == 0 || query.cpu.mwait.largest_line == 0 {
         return Err(Dropped::NoLineSize);
     }
@@ -49,11 +52,20 @@ pub(super) fn mwait_state(
     errata: Errata,
 ) -> Result<(), Dropped> {
     usable_monitor(query, errata)?;
+    offered(query, hint)?;
+    masked_works(query)
+}
+
+/// Is it a hint, and of a state that CPUID reports, as far as it reports any?
+fn offered(query: &Query<'_>, hint: MwaitHint) -> Result<(), Dropped> {
+    if !hint.is_one() {
+        return Err(Dropped::NoHint(hint));
+    }
     let leaf = &query.cpu.mwait;
     if leaf.extensions && !hint.reported_by(leaf.substates) {
         return Err(Dropped::NotReported(hint));
     }
-    masked_works(query)
+    Ok(())
 }
 
 fn masked_works(query: &Query<'_>) -> Result<(), Dropped> {
@@ -163,9 +175,7 @@ fn enter_by_mwait(
     one: &mut Candidate,
 ) -> Result<(), Dropped> {
     usable_monitor(query, errata)?;
-    if query.cpu.mwait.extensions && !hint.reported_by(query.cpu.mwait.substates) {
-        return Err(Dropped::NotReported(hint));
-    }
+    offered(query, hint)?;
     let gate = match open_inside(query, one) {
         Some(Ok(why)) => {
             one.notes.push(why);
@@ -214,9 +224,7 @@ pub(super) fn open_as_last_way(
 ) -> Result<(), Dropped> {
     wanted(query, one)?;
     usable_monitor(query, errata)?;
-    if query.cpu.mwait.extensions && !MwaitHint::C1.reported_by(query.cpu.mwait.substates) {
-        return Err(Dropped::NotReported(MwaitHint::C1));
-    }
+    offered(query, MwaitHint::C1)?;
     if query.options.early_irq == EarlyIrq::Off {
         return Err(Dropped::EarlyInterruptsOff);
     }

@@ -99,6 +99,10 @@ pub enum Dropped {
     NoMonitor,
     /// CPUID leaf 5 gives no size for the monitored line.
     NoLineSize,
+    /// CPUID leaf 5 says what no CPU says.
+    Leaf5IsNonsense,
+    /// It is no hint of a C-state: reserved bits are set, or it is C0.
+    NoHint(MwaitHint),
     /// CPUID leaf 5 reports no sub-state of the hint's C-state.
     NotReported(MwaitHint),
     /// CPUID leaf 5 does not offer to break on masked interrupts.
@@ -130,6 +134,9 @@ impl fmt::Display for Dropped {
                 return write!(f, "its sub-state is deeper than max_cstate=..,{limit}");
             }
             Dropped::Erratum(errata) => return write!(f, "erratum {errata}"),
+            Dropped::NoHint(hint) => {
+                return write!(f, "{hint} is no hint of a C-state (reserved bits, or C0)");
+            }
             Dropped::NotReported(hint) => {
                 return write!(
                     f,
@@ -153,6 +160,9 @@ impl fmt::Display for Dropped {
             Dropped::TooMany => "the table is full",
             Dropped::BetterEntry => "the same state has a better entry",
             Dropped::NoMonitor => "CPUID does not report MONITOR/MWAIT",
+            Dropped::Leaf5IsNonsense => {
+                "CPUID leaf 5 is nonsense (reserved bits, or line sizes that cross), and not believed"
+            }
             Dropped::NoLineSize => "CPUID leaf 5 gives no monitor line size",
             Dropped::NoInterruptBreak => "CPUID leaf 5 does not offer a break on masked interrupts",
             Dropped::HandlersNeedTsc => {

@@ -76,6 +76,19 @@ fn a_hint_that_cpuid_does_not_have_is_dropped_and_not_fatal() {
         verdict(&selected, "C2_ACPI"),
         dropped(Dropped::NotReported(MwaitHint::new(0x31)))
     );
+    // Reserved bits, and C0, whatever the first nibble says.
+    let listed = cst(&[
+        mwait_entry(0, AcpiType::C1, 1),
+        mwait_entry(0x100, AcpiType::C2, 200),
+        mwait_entry(0xF0, AcpiType::C3, 300),
+    ]);
+    facts.mwait.substates = 0x1111_1111;
+    let selected = ask_acpi(facts, Some(&listed), "", |_| {});
+    assert_eq!(used(&selected), ["C1_ACPI"]);
+    for (name, hint) in [("C2_ACPI", 0x100), ("C3_ACPI", 0xF0)] {
+        let why = Dropped::NoHint(MwaitHint::new(hint));
+        assert_eq!(verdict(&selected, name), dropped(why));
+    }
     // Sparse sub-state numbers are not compared with the count here either.
     let listed = cst(&[
         mwait_entry(0, AcpiType::C1, 1),

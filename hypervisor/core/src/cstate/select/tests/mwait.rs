@@ -30,6 +30,15 @@ fn each_gate_of_the_tables_is_needed_and_named() {
         unused(|q| q.cpu.mwait = MwaitLeaf::default()),
         Needs(Dropped::NoLineSize)
     );
+    // All ones; and line sizes that cross.
+    assert_eq!(
+        unused(|q| q.cpu.mwait = MwaitLeaf::from_registers(!0, !0, !0, !0)),
+        Needs(Dropped::Leaf5IsNonsense)
+    );
+    assert_eq!(
+        unused(|q| q.cpu.mwait = MwaitLeaf::from_registers(128, 64, 3, 0x1111_1111)),
+        Needs(Dropped::Leaf5IsNonsense)
+    );
     assert_eq!(
         unused(|q| q.cpu.mwait.extensions = false),
         Needs(Dropped::NoInterruptBreak)
@@ -66,7 +75,7 @@ fn leaves_that_lie_leave_a_safe_state() {
     // Only C0 has sub-states.
     let selected = ask(0x8F, |query| query.cpu.mwait.substates = 0xF);
     assert_eq!(methods(&selected), ["POLL", "HLT"]);
-    // A hint of nibble Fh is C0: no shift goes astray.
+    // A hint of nibble Fh is C0: no shift goes astray, and it is not used even if C0 has sub-states.
     let odd = cst(&[
         mwait_entry(0xF0, AcpiType::C1, 1),
         mwait_entry(0x80, AcpiType::C2, 9),
@@ -80,7 +89,7 @@ fn leaves_that_lie_leave_a_safe_state() {
         dropped(Dropped::NotReported(MwaitHint::new(0x80)))
     );
     query.cpu.mwait.substates = 0x1F;
-    assert_eq!(methods(&select(&query)), ["POLL", "MWAIT 0xf0"]);
+    assert_eq!(methods(&select(&query)), ["POLL", "HLT"]);
 }
 
 #[test]
