@@ -199,7 +199,7 @@ impl Cpu {
         if how == How::Masked {
             self.take_interrupts();
         }
-        if self.word.state() == SleepState::Guest {
+        if how == How::Guest && self.word.state() == SleepState::Guest {
             self.word.leave_guest();
             point();
         }
