@@ -175,7 +175,7 @@ impl Cpu {
         if committed.is_ok() && !self.sleep(how) {
             return None;
         }
-        self.wake_up(how);
+        self.wake_up(how, committed.is_ok());
         Some(self.word.take())
     }
 
@@ -189,19 +189,19 @@ impl Cpu {
             if !(look && self.word.is_pending()) && !self.sleep(How::Guest) {
                 return None;
             }
-            self.wake_up(How::Guest);
+            // What it leaves the guest by has models of its own: here it would only multiply the orders.
+            self.wake_up(How::Guest, false);
         }
         Some(self.word.take())
     }
 
-    fn wake_up(&self, how: How) {
+    fn wake_up(&self, how: How, entered: bool) {
         self.own.armed.set(None);
         if how == How::Masked {
             self.take_interrupts();
         }
-        if self.word.state() == SleepState::Guest {
+        if how == How::Guest && entered {
             self.word.leave_guest();
-            point();
         }
     }
 
@@ -218,7 +218,7 @@ impl Cpu {
                 return None;
             }
             self.own.asleep.set(None);
-            self.wake_up(how);
+            self.wake_up(how, true);
         }
         Some(self.word.take())
     }
@@ -227,7 +227,7 @@ impl Cpu {
     pub fn try_wake(&self, how: How) -> Option<Events> {
         self.is_woken(how).then(|| {
             self.own.asleep.set(None);
-            self.wake_up(how);
+            self.wake_up(how, true);
             self.word.take()
         })
     }
