@@ -13,11 +13,13 @@ use lull_core::cstate::select::{
     self, CpuFacts, MsrValues, MwaitLeaf, MwaitTest, MwaitVerdict, Query, Registers, Support,
     Topology,
 };
-use lull_core::options::{CpuidOverride, CpuidRegister, Options};
+use lull_core::options::{CpuidOverride, CpuidRegister, Options, Problem};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::iter::repeat;
 use std::path::PathBuf;
+
+use crate::workspace;
 
 mod dump;
 pub mod firmware;
@@ -161,6 +163,8 @@ struct Question {
     msrs: MsrValues,
     topology: Topology,
     assumed: Vec<String>,
+    /// What is wrong with the question, and left out of it.
+    problems: Vec<Problem>,
     /// CPUID leaves that were looked at.
     asked: BTreeSet<u32>,
 }
@@ -189,25 +193,24 @@ pub fn command(args: &CStatesArgs) -> Result<()> {
 /// The answer, and why the firmware's code had to be stopped, if it had.
 fn answer(args: &CStatesArgs) -> Result<(String, Option<String>)> {
     let (options, problems) = Options::parse(&args.cmdline);
-    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    ensure!(problems.is_empty(), "--cmdline: {}", problems.join("; "));
-
     let mut question = match &args.file {
         Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
+            let text = String::from_utf8(workspace::read_file(path)?)
+                .with_context(|| format!("{} is no text", path.display()))?;
             of_dump(args, &text, &options)?
         }
         None => of_words(args, &options)?,
     };
+    // As on the machine: what cannot be used is named, and the rest counts.
+    question.problems.extend(problems);
     let asked: Vec<u32> = question.asked.iter().copied().collect();
-    if let Some(idle) = options.cstates.idle_overrides(&asked).next() {
-        let leaves: Vec<String> = asked.iter().map(|leaf| format!("{leaf:#x}")).collect();
-        bail!(
-            "--cmdline: cpuid: nothing here looks at leaf {:#x} (expected one of the leaves {})",
-            idle.leaf,
-            leaves.join(", ")
-        );
+    let leaves: Vec<String> = asked.iter().map(|leaf| format!("{leaf:#x}")).collect();
+    for idle in options.cstates.idle_overrides(&asked) {
+        question.problems.push(Problem::new(
+            "cpuid",
+            format_args!("nothing here looks at leaf {:#x}", idle.leaf),
+            format_args!("one of the leaves {}", leaves.join(", ")),
+        ));
     }
     let said = match args.acpi.as_slice() {
         [] => None,
@@ -299,6 +302,7 @@ fn of_words(args: &CStatesArgs, options: &Options) -> Result<Question> {
         topology,
         asked: [0, 1, 5, 6, 7, 0x8000_0000, 0x8000_0007].into(),
         assumed: vec!["CPUID leaf 5 ECX is 3, SGX is not there".to_owned()],
+        problems: vec![],
     };
     let edx = match args.leaf5_edx {
         Some(edx) => edx,
@@ -323,7 +327,7 @@ fn of_words(args: &CStatesArgs, options: &Options) -> Result<Question> {
     if !options.cstates.cpuid.is_empty() {
         question.cpu = overridden(&question.cpu, options);
     }
-    finish(args, &mut question);
+    finish(args, &mut question)?;
     Ok(question)
 }
 
@@ -399,6 +403,7 @@ fn of_dump(args: &CStatesArgs, text: &str, options: &Options) -> Result<Question
         msrs: MsrValues::default(),
         topology: Topology::from_cpuid(read, &dump.apic_ids()),
         assumed: vec![],
+        problems: dump.problems().to_vec(),
         asked: asked.take(),
     };
     for leaf in dump.missing() {
@@ -425,12 +430,15 @@ fn of_dump(args: &CStatesArgs, text: &str, options: &Options) -> Result<Question
     if let Some(edx) = args.leaf5_edx {
         question.cpu.mwait.substates = edx;
     }
-    finish(args, &mut question);
+    finish(args, &mut question)?;
     Ok(question)
 }
 
 /// What options say beside the description, and what is assumed of the rest.
-fn finish(args: &CStatesArgs, question: &mut Question) {
+///
+/// # Errors
+/// An MSR is described that Lull does not read on this CPU.
+fn finish(args: &CStatesArgs, question: &mut Question) -> Result<()> {
     let cpu = &mut question.cpu;
     if let Some(tsc) = args.nonstop_tsc {
         cpu.nonstop_tsc = tsc == YesNo::Yes;
@@ -465,6 +473,27 @@ fn finish(args: &CStatesArgs, question: &mut Question) {
     });
 
     let wanted = MsrValues::wanted(&cpu.identity);
+    if let Some((msr, _)) = args.msr.iter().find(|(msr, _)| !wanted.contains(msr)) {
+        let read: Vec<String> = wanted.iter().map(|msr| format!("{msr:#x}")).collect();
+        let read = if read.is_empty() {
+            "none".to_owned()
+        } else {
+            read.join(", ")
+        };
+        bail!("--msr: on this CPU Lull does not read MSR {msr:#x} (it reads {read})");
+    }
+    let id = cpu.identity;
+    if let (Some(limit), Some(control)) = (args.pkg_limit, PackageControl::of(&id))
+        && control.limit(limit).is_none()
+    {
+        let codes = control.codes.iter();
+        let codes: Vec<String> = codes.map(|(code, name)| format!("{code} {name}")).collect();
+        question.problems.push(Problem::new(
+            "--pkg-limit",
+            format_args!("code {limit} means nothing on this model"),
+            codes.join(", "),
+        ));
+    }
     for &msr in wanted {
         let given = args.msr.iter().rev().find(|(number, _)| *number == msr);
         let value = match (msr, given, args.pkg_limit) {
@@ -488,6 +517,7 @@ fn finish(args: &CStatesArgs, question: &mut Question) {
     if args.cst.is_none() && args.acpi.is_empty() {
         question.assumed.push("there is no _CST".to_owned());
     }
+    Ok(())
 }
 
 /// The code of "no package limit" on this model; that of the deepest state where there is none such.

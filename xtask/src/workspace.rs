@@ -2,11 +2,13 @@
 
 use std::{
     env,
+    fs::File,
+    io::Read,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// The target triple of the image and of the guest kernels.
 pub const BARE_METAL: &str = "x86_64-unknown-none";
@@ -38,6 +40,28 @@ pub fn output_dir(sub: &str) -> Result<PathBuf> {
     std::fs::create_dir_all(&dir)
         .with_context(|| format!("cannot make the folder {}", dir.display()))?;
     Ok(dir)
+}
+
+/// The largest file that a user may name.
+pub const LARGEST_FILE: u64 = 1 << 30;
+
+/// All of a file that a user named.
+///
+/// # Errors
+/// It cannot be read, or is larger than [`LARGEST_FILE`], as are devices that never end.
+pub fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", path.display());
+    let file = File::open(path).with_context(cannot)?;
+    let mut bytes = Vec::new();
+    let read = file.take(LARGEST_FILE + 1).read_to_end(&mut bytes);
+    read.with_context(cannot)?;
+    ensure!(
+        bytes.len() as u64 <= LARGEST_FILE,
+        "{} is larger than {} MiB",
+        path.display(),
+        LARGEST_FILE >> 20
+    );
+    Ok(bytes)
 }
 
 /// `path` as people want to read it: relative to where they are, if it is below.

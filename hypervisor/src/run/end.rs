@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use lull_core::cstate::select::{MwaitVerdict, Selected};
-use lull_core::cstate::{CStateFlags, EntryMethod};
+use lull_core::cstate::select::MwaitVerdict;
+use lull_core::cstate::{CState, CStateFlags, EntryMethod};
 use lull_core::platform::{Clock, IrqGate, OneShot, Platform, Sleeper};
 use lull_core::trace::IdlePeriod;
 use lull_core::units::{CpuId, Nanos, Ticks};
@@ -191,7 +191,7 @@ pub fn reboot(running: &Running) -> ! {
     power::reboot(running.firmware.reset.as_ref())
 }
 
-/// So often a parked CPU may wake before it is taken that its MWAIT does not hold.
+/// So often a parked CPU may wake before it is taken that its state does not hold.
 const PARKED_WAKES: u32 = 10_000;
 
 /// Where a CPU other than the boot CPU stays when its dispatch loop has ended, or it never had one.
@@ -215,15 +215,31 @@ pub fn park(running: &Running, cpu: CpuId) -> ! {
             .find_map(|&other| running.choice(other))
     });
     let proven = cpu::this().mwait_test().masked == MwaitVerdict::Works;
-    let method = choice.map_or(EntryMethod::Halt, Selected::park);
-    if let (EntryMethod::Mwait { hint, .. }, true) = (method, proven) {
-        log::debug!("{cpu}: parked by {method}");
+    let place = choice.map_or(CState::C1_HALT, |choice| choice.parking);
+    // What stops clocks matters to nobody here.
+    let flags = place.flags & (CStateFlags::INIT_XSTATE | CStateFlags::FLUSH_CACHES);
+    let sleeps = match place.method {
+        EntryMethod::Mwait { .. } => proven,
+        EntryMethod::IoRead(_) => true,
+        EntryMethod::Halt | EntryMethod::Poll => false,
+    };
+    if sleeps {
+        log::debug!("{cpu}: parked by {}", place.method);
         BareMetal.cancel();
         let nobody_posts = WakeWord::new();
         for _ in 0..PARKED_WAKES {
-            BareMetal.prepare(CStateFlags::INIT_XSTATE);
-            BareMetal.arm_monitor(&nobody_posts);
-            BareMetal.mwait(hint, IrqGate::Masked);
+            BareMetal.prepare(flags);
+            match place.method {
+                EntryMethod::Mwait { hint, .. } => {
+                    BareMetal.arm_monitor(&nobody_posts);
+                    BareMetal.mwait(hint, IrqGate::Masked);
+                }
+                EntryMethod::IoRead(port) => {
+                    let settle = place.flags.contains(CStateFlags::READ_PM_TIMER);
+                    BareMetal.io_read(port, settle);
+                }
+                EntryMethod::Halt | EntryMethod::Poll => {}
+            }
             // Whatever ended it must not stay pending, or it would end the next one at once.
             BareMetal.interrupt_window();
         }

@@ -17,6 +17,8 @@ use lull_core::cstate::acpi::Fadt;
 use lull_core::cstate::select::{CpuFacts, Firmware};
 use lull_core::options::Options;
 
+use crate::workspace;
+
 pub mod cage;
 mod image;
 mod lines;
@@ -97,7 +99,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         "{} is a source: compile it first, `iasl {0}`",
         path.display()
     );
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = workspace::read_file(path)?;
     match bytes.first_chunk() {
         Some(b"DSDT" | b"SSDT" | b"PSDT" | b"FACP" | b"APIC") => Ok(bytes),
         _ => bail!(

@@ -154,7 +154,17 @@ fn msr(write: &MsrWrite) -> Msr {
 /// Never, in practice: all of it can be written as JSON.
 pub fn json(question: &Question, said: Option<&Said>, selected: &Selected) -> Result<String> {
     let id = question.cpu.identity;
+    let asked = question.problems.iter().map(|problem| Wrong {
+        name: problem.word.clone(),
+        why: problem.why.clone(),
+        expected: problem.expected.clone(),
+    });
     let problems = said.iter().flat_map(|said| said.problems());
+    let problems = problems.map(|problem| Wrong {
+        name: problem.name.clone(),
+        why: problem.why.clone(),
+        expected: problem.expected.clone(),
+    });
     let answer = Answer {
         v: 1,
         cpu: Cpu {
@@ -166,18 +176,12 @@ pub fn json(question: &Question, said: Option<&Said>, selected: &Selected) -> Re
         },
         assumed: question.assumed.clone(),
         acpi_cst: said.map(Said::json).transpose()?,
-        problems: problems
-            .map(|problem| Wrong {
-                name: problem.name.clone(),
-                why: problem.why.clone(),
-                expected: problem.expected.clone(),
-            })
-            .collect(),
+        problems: asked.chain(problems).collect(),
         notes: lines(&selected.notes),
         states: selected.considered.iter().map(state).collect(),
         msr_writes: selected.msr_writes.iter().map(msr).collect(),
         safe: selected.safe().method.to_string(),
-        park: selected.park().to_string(),
+        park: selected.parking.method.to_string(),
         stores_wake: stores_wake(selected),
         flush_before_monitor: selected.flush_before_monitor,
         take_cst: selected.take_cst,
@@ -208,6 +212,9 @@ pub fn text(question: &Question, said: Option<&Said>, selected: &Selected) -> St
         }
     }
     let _ = writeln!(out, "assumed: {}", question.assumed.join("; "));
+    for problem in &question.problems {
+        let _ = writeln!(out, "problem: {problem}");
+    }
     for line in said.iter().flat_map(|said| said.lines()) {
         let _ = writeln!(out, "{line}");
     }
@@ -258,7 +265,7 @@ pub fn text(question: &Question, said: Option<&Said>, selected: &Selected) -> St
     };
     let _ = writeln!(out, "wake: {elided}");
     let _ = writeln!(out, "urgent and in-service: {}", selected.safe().method);
-    let park: EntryMethod = selected.park();
+    let park = selected.parking.method;
     let _ = writeln!(out, "offline CPUs: {park}");
     out
 }

@@ -127,12 +127,16 @@ fn firmware_and_options_can_be_described() {
     );
     assert_ne!(skylake(amd), skylake(""));
     for (bad, why) in [
-        ("--model 0x55 --cmdline max_cstate=x", "not a whole number"),
-        ("--model 0x555", "too large"),
         (
-            "--model 0x55 --cmdline cpuid=0x1234:eax=1",
-            "nothing here looks at leaf 0x1234",
+            "--model 0x55 --msr 0x999=1",
+            "does not read MSR 0x999 (it reads 0xe2, 0x1fc, 0x3a)",
         ),
+        (
+            "--vendor amd --model 1 --msr 0xe2=1",
+            "does not read MSR 0xe2 (it reads none)",
+        ),
+        ("--model 0x55 --file /dev/zero", "larger than 1024 MiB"),
+        ("--model 0x555", "too large"),
         ("--model 0x55 --cst 0x0", "expected HINT:LATENCY"),
         (
             "--model 0x8c --cst 0x0:1,io0x0:9",
@@ -292,6 +296,75 @@ fn amd_and_hygon_can_be_asked_about() {
         );
         assert!(names[1].starts_with("C2 HLT"), "{family:x}: {names:?}");
     }
+}
+
+/// As on the machine, a word that cannot be used is named, and the rest counts.
+#[test]
+fn what_cannot_be_used_is_named_and_costs_no_answer() {
+    for (line, word, why) in [
+        (
+            "--model 0x55 --cmdline max_cstate=x",
+            "max_cstate=x",
+            "not a whole number",
+        ),
+        (
+            "--model 0x55 --cmdline bogus=1",
+            "bogus=1",
+            "no such option",
+        ),
+        (
+            "--model 0x55 --cmdline cpuid=0x1234:eax=1",
+            "cpuid",
+            "nothing here looks at leaf 0x1234",
+        ),
+        (
+            "--model 0x55 --pkg-limit 8",
+            "--pkg-limit",
+            "code 8 means nothing on this model",
+        ),
+    ] {
+        let said = json(line);
+        let problem = &said["problems"][0];
+        let has = |key: &str, part: &str| problem[key].as_str().unwrap().contains(part);
+        assert!(has("name", word) && has("why", why), "{line}: {problem}");
+        let text = ask(line).unwrap();
+        assert!(text.contains("problem: ") && text.contains(why), "{text}");
+        assert_eq!(used(&said).len(), 3, "{line}");
+    }
+    let twice = [
+        "cstates",
+        "--model",
+        "0x55",
+        "--json",
+        "--cmdline",
+        "max_cstate=1,0 max_cstate=2",
+    ];
+    let said = answer(&Cli::try_parse_from(twice).unwrap().args).unwrap().0;
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(used(&said).len(), 2, "the last one counts");
+    assert_eq!(said["problems"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn lines_that_look_like_leaves_and_do_not_count_are_named() {
+    let text = "CPU 0:
+   0x00000000 0x00: eax=0x00000016 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
+   0x00000001 0x00: eax=0x00050654 ebx=0x00000800 ecx=0x00000008 edx=0x00080000
+   0x00000005 0x00: eax=0x00000040 ebx=0x0000004g ecx=0x00000003 edx=0x00002020
+   0x00000001 0x00: eax=0x000306c3 ebx=0x00000800 ecx=0x00000008 edx=0x00080000
+   a remark of its own\n";
+    let dump = dump::Dump::parse(text).unwrap();
+    assert_eq!(dump.leaf(1, 0).eax, 0x50654, "the first counts");
+    let named: Vec<String> = dump.problems().iter().map(ToString::to_string).collect();
+    assert_eq!(named.len(), 2, "{named:?}");
+    assert!(
+        named[0].contains("0x0000004g") || named[0].contains("0x00000005 0x00"),
+        "{named:?}"
+    );
+    assert!(
+        named[0].contains("not a leaf") && named[1].contains("the first counts"),
+        "{named:?}"
+    );
 }
 
 #[test]

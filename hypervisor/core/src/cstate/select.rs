@@ -11,7 +11,7 @@
 use super::errata::Errata;
 use super::limits::PackageControl;
 use super::models::Identity;
-use super::{CState, CStateTable, EntryMethod, MAX_STATES, StateId};
+use super::{CState, CStateFlags, CStateTable, EntryMethod, MAX_STATES, StateId};
 use crate::idle::MonitorTrust;
 use crate::options::{IdleMethod, StatesOff};
 use crate::platform::IrqGate;
@@ -101,24 +101,11 @@ pub struct Selected {
     pub hpet_stops: bool,
     /// The TSC stops in a state that is used.
     pub tsc_unstable: bool,
+    /// Where a CPU goes that is taken offline.
+    pub parking: CState,
 }
 
 impl Selected {
-    /// Where a CPU goes that is taken offline: the deepest state that is used, with interrupts masked. HLT, where that is not
-    /// an MWAIT state: on AMD's design HLT leads to CC6, as does the port, and MWAIT is C1.
-    ///
-    /// From the table, and not computed from the sub-state counts of CPUID, which are no numbers. A thread that is parked
-    /// in less keeps its core, and the whole package, out of deep states.
-    pub fn park(&self) -> EntryMethod {
-        match self.table.states().last().map(|deepest| deepest.method) {
-            Some(EntryMethod::Mwait { hint, .. }) => EntryMethod::Mwait {
-                hint,
-                gate: IrqGate::Masked,
-            },
-            _ => EntryMethod::Halt,
-        }
-    }
-
     /// What is entered instead of a state that must not be entered now: the CPU's own C1, or HLT if it has none.
     ///
     /// Not HLT where there is a choice: on AMD's design HLT may go to CC6.
@@ -136,6 +123,11 @@ pub fn select(query: &Query<'_>) -> Selected {
     let mut notes = Vec::new();
     let mut msr_writes = Vec::new();
     let source = sources::find(query, errata, &mut notes);
+
+    let of_firmware = |one: &Candidate| one.acpi.is_some();
+    if query.options.latency_factor.is_some() && !source.states.iter().any(of_firmware) {
+        notes.push(Note::NoFactor);
+    }
 
     let mut considered = Vec::with_capacity(source.states.len() + 3);
     considered.push(poll(query));
@@ -186,9 +178,9 @@ pub fn select(query: &Query<'_>) -> Selected {
     if !matter.is_empty() {
         notes.push(Note::Errata(matter));
     }
-    let tsc_unstable = considered.iter().any(|one| {
-        one.verdict.is_used() && one.state.flags.contains(super::CStateFlags::TSC_STOPS)
-    });
+    let tsc_unstable = considered
+        .iter()
+        .any(|one| one.verdict.is_used() && one.state.flags.contains(CStateFlags::TSC_STOPS));
     if tsc_unstable {
         notes.push(Note::TscUnstable);
     }
@@ -210,12 +202,46 @@ pub fn select(query: &Query<'_>) -> Selected {
             .filter(|&control| source.takes_cst && control != 0),
         hpet_stops,
         tsc_unstable,
+        parking: parking(query, &table),
         considered,
         notes,
         msr_writes,
         identity: query.cpu.identity,
         errata,
     }
+}
+
+/// Where a CPU goes that is taken offline: the deepest state that is used, with interrupts masked.
+///
+/// From the table, and not computed from the sub-state counts of CPUID, which are no numbers. A thread that is parked
+/// in less keeps its core, and the whole package, out of deep states. HLT where that leads as deep, as on Zen, and where MWAIT
+/// has no way out with interrupts masked. Not in a state that needs all CPUs' arbitration counted: who is parked counts no more.
+fn parking(query: &Query<'_>, table: &CStateTable) -> CState {
+    let by_mwait = |state: &CState| matches!(state.method, EntryMethod::Mwait { .. });
+    let deepest = table.states().last();
+    if query.cpu.identity.halt_may_be_deep() && !deepest.is_some_and(by_mwait) {
+        return CState::C1_HALT;
+    }
+    let may_park = |state: &&CState| match state.method {
+        EntryMethod::Mwait { .. } => judge::masked_works(query).is_ok(),
+        EntryMethod::IoRead(_) => !state.flags.contains(CStateFlags::DISABLE_ARBITRATION),
+        EntryMethod::Halt => true,
+        EntryMethod::Poll => false,
+    };
+    let Some(mut state) = table.states().iter().rev().find(may_park).copied() else {
+        return CState::C1_HALT;
+    };
+    if let EntryMethod::Mwait { hint, .. } = state.method {
+        state.method = EntryMethod::Mwait {
+            hint,
+            gate: IrqGate::Masked,
+        };
+    }
+    if state.flags.contains(CStateFlags::CHECK_BUS_MASTER) {
+        // Nobody looks at bus masters for it, so it has nothing that they could ask for.
+        state.flags |= CStateFlags::FLUSH_CACHES;
+    }
+    state
 }
 
 /// What MSR 0xE2 says about the package.
@@ -275,7 +301,7 @@ fn decide(query: &Query<'_>, errata: Errata, mut one: Candidate, off: Option<Off
     let verdict = match (judged, off) {
         (Err(why), _) => Verdict::Dropped(why),
         (Ok(()), Some(why)) => {
-            one.state.flags |= super::CStateFlags::OFF_BY_DEFAULT;
+            one.state.flags |= CStateFlags::OFF_BY_DEFAULT;
             Verdict::Off(why)
         }
         (Ok(()), None) => Verdict::Used(one.kept),
@@ -337,7 +363,7 @@ fn switch_off(off: &StatesOff, considered: &mut [Considered], notes: &mut Vec<No
         let by_name = off.names.iter().any(|name| name == one.state.name);
         if (by_mask || by_name) && one.verdict.is_used() {
             one.verdict = Verdict::Off(Off::ByOption);
-            one.state.flags |= super::CStateFlags::OFF_BY_DEFAULT;
+            one.state.flags |= CStateFlags::OFF_BY_DEFAULT;
         }
     }
     for name in &off.names {
@@ -346,8 +372,16 @@ fn switch_off(off: &StatesOff, considered: &mut [Considered], notes: &mut Vec<No
             notes.push(Note::NothingToSwitchOff(name.clone()));
         }
     }
-    for index in (count..32).filter(|&index| off.mask & (1 << index) != 0) {
-        notes.push(Note::NothingToSwitchOff(alloc::format!("{index}")));
+    let surplus = off.mask.checked_shr(count as u32).unwrap_or(0) << count.min(31);
+    if surplus != 0 {
+        // One line, however many there are.
+        let (first, last) = (surplus.trailing_zeros(), surplus.ilog2());
+        let which = if first == last {
+            alloc::format!("{first}")
+        } else {
+            alloc::format!("{first} to {last}")
+        };
+        notes.push(Note::NothingToSwitchOff(which));
     }
 }
 
@@ -367,7 +401,7 @@ fn keep_halt(
     };
     if let Some(one) = considered.iter_mut().find(halt) {
         one.verdict = Verdict::Used(Kept::AlwaysWorks);
-        one.state.flags -= super::CStateFlags::OFF_BY_DEFAULT;
+        one.state.flags -= CStateFlags::OFF_BY_DEFAULT;
         return;
     }
     let usable = considered.iter().filter(|one| one.verdict.is_usable());

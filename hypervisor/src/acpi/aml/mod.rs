@@ -222,6 +222,8 @@ pub struct Job<'a> {
     pub tables: &'a [AmlTable],
     /// Tables that are left out, by number.
     pub without: &'a [usize],
+    /// `_OSC` or `_PDC`, if it is not to be called: on one processor it had to be stopped, and others' is the same code.
+    pub unasked: &'a [&'static str],
     /// The processors of the MADT that are enabled. Empty: all that there are.
     pub enabled: &'a [u32],
     /// What Lull can do.
@@ -308,7 +310,7 @@ pub fn evaluate(
         if report.knows(&path) || !(tellable || firmware.has(&path, "_CST")) {
             continue;
         }
-        let told = firmware.tell((&path, processor), job.capabilities, report);
+        let told = firmware.tell((&path, processor), job, report);
         if firmware.has(&path, "_CST") {
             report.now(Stage::Processor(cut(&path), processor, "_CST"));
             let value = firmware
@@ -396,11 +398,13 @@ impl<M: Machine> Firmware<M> {
     fn tell(
         &self,
         (path, processor): (&str, u32),
-        capabilities: Capabilities,
+        job: &Job<'_>,
         report: &mut impl Report,
     ) -> Told {
+        let capabilities = job.capabilities;
+        let asks = |name: &str| !job.unasked.contains(&name) && self.has(path, name);
         let mut told = Told::default();
-        if self.has(path, "_OSC") {
+        if asks("_OSC") {
             report.now(Stage::Processor(cut(path), processor, "_OSC"));
             let arguments = vec![
                 buffer(&capabilities::OSC_UUID),
@@ -430,7 +434,7 @@ impl<M: Machine> Firmware<M> {
                 return told;
             }
         }
-        if self.has(path, "_PDC") {
+        if asks("_PDC") {
             report.now(Stage::Processor(cut(path), processor, "_PDC"));
             let arguments = vec![buffer(&capabilities.for_pdc())];
             match self.invoke(path, "_PDC", arguments) {

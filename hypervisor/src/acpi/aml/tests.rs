@@ -44,6 +44,7 @@ fn run(terms: &[u8], capabilities: Capabilities, enabled: &[u32]) -> Findings {
     let job = Job {
         tables: &tables,
         without: &[],
+        unasked: &[],
         enabled,
         capabilities,
     };

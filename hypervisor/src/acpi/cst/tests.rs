@@ -59,12 +59,16 @@ fn an_escape_costs_only_what_it_was_at() {
         &[0, 1],
         Capabilities::of_lull(true),
         |job, findings| {
-            told.push((job.without.to_vec(), findings.processors.len()));
+            told.push((
+                job.without.to_vec(),
+                job.unasked.to_vec(),
+                findings.processors.len(),
+            ));
             if told.len() == 1 {
                 findings
                     .processors
                     .push(finding("\\CPU0", 0, &[entry(0)], &[]));
-                findings.stage = Stage::Processor(path("\\CPU1"), 1, "_PDC");
+                findings.stage = Stage::Processor(path("\\CPU1"), 1, "_CST");
                 return Err(Escape::StackOverflow);
             }
             findings
@@ -73,10 +77,10 @@ fn an_escape_costs_only_what_it_was_at() {
             Ok(())
         },
     );
-    assert_eq!(told, [(vec![], 0), (vec![], 2)]);
+    assert_eq!(told, [(vec![], vec![], 0), (vec![], vec![], 2)]);
     assert_eq!((states.state, states.runs), (State::Found, 2));
     assert_eq!(states.problems.len(), 1);
-    assert_eq!(states.problems[0].name, "\\CPU1._PDC");
+    assert_eq!(states.problems[0].name, "\\CPU1._CST");
     assert_eq!(
         states.problems[0].why,
         "the firmware's code had to be stopped: it overflowed its stack; tried once more without it"
@@ -86,6 +90,35 @@ fn an_escape_costs_only_what_it_was_at() {
     assert_eq!(groups[0].processors, [0, 2]);
     assert_eq!(groups[1].processors, [1]);
     assert_eq!(groups[1].list, Err("it overflowed its stack".into()));
+}
+
+/// What cannot be told is not told: that costs no processor its list, this one's included.
+#[test]
+fn a_method_that_has_to_be_stopped_costs_no_list() {
+    for method in ["_OSC", "_PDC"] {
+        let states = evaluate_all(
+            &tables(),
+            &[0, 1],
+            Capabilities::of_lull(true),
+            |job, findings| {
+                if job.unasked.is_empty() {
+                    findings.stage = Stage::Processor(path("\\CPU0"), 0, method);
+                    return Err(Escape::OutOfTime(Micros::new(1_000_000)));
+                }
+                assert_eq!(job.unasked, [method]);
+                assert!(findings.processors.is_empty(), "so that it is looked at");
+                for (at, name) in [(0, "\\CPU0"), (1, "\\CPU1")] {
+                    findings
+                        .processors
+                        .push(finding(name, at, &[entry(0)], &[]));
+                }
+                Ok(())
+            },
+        );
+        assert_eq!((states.state, states.runs), (State::Found, 2));
+        assert_eq!(states.problems.len(), 1);
+        assert_eq!(states.groups()[0].processors, [0, 1]);
+    }
 }
 
 #[test]

@@ -53,6 +53,7 @@ pub fn run(job: &Job<'_>, findings: &mut Findings) -> Result<Ended> {
             .map(|table| (table.name.clone(), table.bytes.clone()))
             .collect(),
         without: job.without.to_vec(),
+        unasked: job.unasked.iter().map(ToString::to_string).collect(),
         enabled: job.enabled.to_vec(),
         capabilities: job.capabilities.bits(),
         known: findings
@@ -185,10 +186,16 @@ pub fn command() -> Result<()> {
         .into_iter()
         .map(|(name, bytes)| AmlTable { name, bytes })
         .collect();
+    let unasked: Vec<&'static str> = task
+        .unasked
+        .iter()
+        .filter_map(|name| super::lines::method(name))
+        .collect();
     let work = thread::Builder::new().stack_size(STACK).spawn(move || {
         let job = Job {
             tables: &tables,
             without: &task.without,
+            unasked: &unasked,
             enabled: &task.enabled,
             capabilities: Capabilities::from_bits_retain(task.capabilities),
         };

@@ -14,6 +14,8 @@ pub struct Task {
     pub tables: Vec<(String, Vec<u8>)>,
     /// Those that are left out.
     pub without: Vec<usize>,
+    /// Methods that are not called.
+    pub unasked: Vec<String>,
     /// The processors that count; none: all.
     pub enabled: Vec<u32>,
     /// The capability dword.
@@ -135,6 +137,13 @@ impl<W: FnMut(&Line)> Report for Writer<W> {
     }
 }
 
+/// The methods of a processor object that are called.
+pub fn method(name: &str) -> Option<&'static str> {
+    ["_OSC", "_PDC", "_CST"]
+        .into_iter()
+        .find(|known| *known == name)
+}
+
 /// Reports what was written.
 pub fn report(line: &Line, to: &mut impl Report) {
     match line {
@@ -145,9 +154,7 @@ pub fn report(line: &Line, to: &mut impl Report) {
             processor,
             method,
         } => {
-            let method = ["_OSC", "_PDC", "_CST"]
-                .into_iter()
-                .find(|known| known == method);
+            let method = self::method(method);
             let mut short = lull::acpi::aml::Path::new();
             path.chars().for_each(|c| {
                 let _full = short.try_push(c);

@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File},
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -66,7 +66,12 @@ fn fuzz(dir: &Path) -> Result<()> {
         cargo.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
         cargo
     };
-    let here = process::output(nightly().arg("--version")).is_ok_and(|out| out.status.success());
+    let mut version = nightly();
+    version
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let here = version.status().is_ok_and(|status| status.success());
     if !here {
         let mut cargo = workspace::cargo();
         cargo.args(["test", "--quiet", "--package", "lull-core"]);

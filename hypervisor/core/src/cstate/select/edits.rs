@@ -101,16 +101,16 @@ impl EditFault {
     }
 }
 
-/// The figures of one state: as they are, and as an edit wants them.
-#[derive(Clone, Copy)]
+/// The figures of one state: as they are, and as one edit after the other wants them.
+#[derive(Clone)]
 struct Planned {
     built_in: (Micros, Micros),
-    wanted: Option<(Micros, Micros)>,
+    wanted: Vec<(Micros, Micros)>,
 }
 
 impl Planned {
     fn result(&self) -> (Micros, Micros) {
-        self.wanted.unwrap_or(self.built_in)
+        self.wanted.last().copied().unwrap_or(self.built_in)
     }
 }
 
@@ -126,7 +126,7 @@ pub(super) fn apply(edits: &[TableEdit], states: &mut [Candidate], notes: &mut V
         .iter()
         .map(|one| Planned {
             built_in: (one.state.exit_latency, one.state.target_residency),
-            wanted: None,
+            wanted: Vec::new(),
         })
         .collect();
 
@@ -151,25 +151,25 @@ pub(super) fn apply(edits: &[TableEdit], states: &mut [Candidate], notes: &mut V
         });
         match fault {
             Some(why) => refuse(&edit.name, why),
-            None => plan[at].wanted = Some(after),
+            None => plan[at].wanted.push(after),
         }
     }
 
-    // A refused edit puts its state back, which may put a neighbour's edit out of order: look again until none is.
+    // A refused edit puts its state back to what it was before, which may put a neighbour's edit out of order: look again until none is.
     while let Some((at, why)) = first_out_of_order(&plan, states) {
-        plan[at].wanted = None;
+        plan[at].wanted.pop();
         refuse(states[at].state.name, why);
     }
 
     for (one, planned) in states.iter_mut().zip(plan) {
-        if let Some(to) = planned.wanted {
-            one.retime(to, Retime::ByOption);
+        if !planned.wanted.is_empty() {
+            one.retime(planned.result(), Retime::ByOption);
         }
     }
 }
 
 fn first_out_of_order(plan: &[Planned], states: &[Candidate]) -> Option<(usize, EditFault)> {
-    let edited = |at: &usize| plan[*at].wanted.is_some();
+    let edited = |at: &usize| !plan[*at].wanted.is_empty();
     (0..plan.len()).filter(edited).find_map(|at| {
         let mine = plan[at].result();
         let strictly =

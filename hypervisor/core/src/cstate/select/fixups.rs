@@ -3,7 +3,7 @@
 use super::candidate::Candidate;
 use super::facts::Query;
 use super::note::Note;
-use super::reason::{Dropped, Retime};
+use super::reason::{Dropped, Retime, StateNote};
 use crate::cstate::CStateFlags;
 use crate::cstate::models::{Model, Quirks};
 use crate::cstate::tables::{IdleTable, server};
@@ -86,21 +86,24 @@ fn irtl(query: &Query<'_>, states: &mut [Candidate]) {
         ("C10", 0x635),
     ];
     for ((name, msr), value) in MSRS.into_iter().zip(query.msrs.irtl) {
-        let Some(time) = value.and_then(irtl_micros) else {
+        let (Some(value), Some(one)) =
+            (value, states.iter_mut().find(|one| one.state.name == name))
+        else {
             continue;
         };
-        if let Some(one) = states.iter_mut().find(|one| one.state.name == name) {
-            one.retime((time, time), Retime::Irtl { msr });
+        match irtl_micros(value) {
+            Some(Micros::ZERO) => {}
+            Some(time) => one.retime((time, time), Retime::Irtl { msr }),
+            None => one.notes.push(StateNote::ReservedUnit { msr }),
         }
     }
 }
 
-/// The time in an IRTL MSR; `None` if it is zero, below a microsecond, or in a reserved unit.
+/// The time in an IRTL MSR, 0 if there is none; `None` if its unit is reserved.
 fn irtl_micros(value: u64) -> Option<Micros> {
-    const UNIT_NANOS: [u64; 8] = [1, 32, 1024, 32_768, 1_048_576, 33_554_432, 0, 0];
-    let unit = UNIT_NANOS[(value >> 10 & 7) as usize];
-    let micros = (value & 0x3FF) * unit / 1000;
-    (micros != 0).then_some(Micros::new(micros))
+    const UNIT_NANOS: [u64; 6] = [1, 32, 1024, 32_768, 1_048_576, 33_554_432];
+    let unit = UNIT_NANOS.get((value >> 10 & 7) as usize)?;
+    Some(Micros::new((value & 0x3FF) * unit / 1000))
 }
 
 /// Skylake-H: with PC10 allowed and SGX off, entering C8 or C9 beside C10 can hang the machine.

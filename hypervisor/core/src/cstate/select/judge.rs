@@ -9,6 +9,10 @@ use crate::cstate::errata::Errata;
 use crate::cstate::{CStateFlags, EntryMethod, MwaitHint};
 use crate::options::{EarlyIrq, IdleMethod};
 use crate::platform::IrqGate;
+use crate::units::Micros;
+
+/// Exit latency of CC6 on Zen, as Xen 4.22 has it.
+pub(super) const ZEN_CC6_EXIT: Micros = Micros::new(400);
 
 /// Is there an MWAIT that a table's states can be entered with? What the self-test found does not count here.
 ///
@@ -68,7 +72,11 @@ fn offered(query: &Query<'_>, hint: MwaitHint) -> Result<(), Dropped> {
     Ok(())
 }
 
-fn masked_works(query: &Query<'_>) -> Result<(), Dropped> {
+/// Does MWAIT end with interrupts masked?
+///
+/// # Errors
+/// It has no such break, or did not prove it.
+pub(super) fn masked_works(query: &Query<'_>) -> Result<(), Dropped> {
     if !query.cpu.mwait.extensions || !query.cpu.mwait.interrupt_break {
         return Err(Dropped::NoInterruptBreak);
     }
@@ -244,13 +252,15 @@ pub(super) fn open_as_last_way(
 /// The TSC stops in states deeper than class 2 of a table, and than C1 of the firmware; the local APIC timer in all that
 /// are deeper than class 1.
 fn clocks(query: &Query<'_>, one: &mut Candidate) -> Result<(), Dropped> {
-    if matches!(one.state.method, EntryMethod::Halt | EntryMethod::Poll) {
-        // HLT as Zen's C2 keeps both, as Xen has it.
+    let plain_halt = one.state.method == EntryMethod::Halt && one.class <= 1;
+    if plain_halt || one.state.method == EntryMethod::Poll {
         return Ok(());
     }
-    let tsc_stops = match one.acpi {
-        Some(acpi) => acpi > AcpiType::C1,
-        None => one.class > 2,
+    let tsc_stops = match (one.state.method, one.acpi) {
+        // Zen's way to CC6, which the firmware would list as C2 or C3.
+        (EntryMethod::Halt, None) => true,
+        (_, Some(acpi)) => acpi > AcpiType::C1,
+        (_, None) => one.class > 2,
     };
     if tsc_stops && !query.nonstop_tsc() {
         one.state.flags |= CStateFlags::TSC_STOPS;
@@ -294,8 +304,11 @@ fn settle_flags(query: &Query<'_>, errata: Errata, one: &mut Candidate) {
     if promoted && one.state.name == "C1" && has_no_promotion_quirk(query) {
         one.notes.push(StateNote::Promoted);
     }
-    let deep = query.cpu.identity.halt_may_be_deep();
+    let deep = query.cpu.identity.halt_may_be_deep() && !query.cpu.hypervisor;
     if one.state.method == EntryMethod::Halt && one.class <= 1 && deep {
+        // A limit on latency is a promise, so the exit counts as what it may be. A short sleep costs no more than C1, so the
+        // residency does not.
+        one.state.exit_latency = one.state.exit_latency.max(ZEN_CC6_EXIT);
         one.notes.push(StateNote::HaltMayBeDeep);
     }
 }

@@ -91,6 +91,8 @@ pub enum Note {
     },
     /// `states_off=` names a state that is not there.
     NothingToSwitchOff(String),
+    /// `idle_latency_factor=` means nothing here: no state has its figures from the firmware.
+    NoFactor,
     /// `preferred-c1e=` means nothing here: this CPU has C1 and C1E side by side, or only one.
     NoChoiceOfC1e,
     /// The options left no state: HLT is used.
@@ -130,6 +132,7 @@ impl Note {
                 ("states_off", "states that this CPU has: key C lists them")
             }
             Note::NoChoiceOfC1e => ("preferred-c1e", "a CPU that has either C1 or C1E"),
+            Note::NoFactor => ("idle_latency_factor", "a CPU with states of _CST or P_BLK"),
             Note::NothingLeft => ("states_off", "a state that stays on"),
             _ => return None,
         })
@@ -189,6 +192,9 @@ impl fmt::Display for Note {
             Note::NoChoiceOfC1e => {
                 f.write_str("preferred-c1e= is ignored: nothing is to be chosen on this CPU")
             }
+            Note::NoFactor => f.write_str(
+                "idle_latency_factor= is ignored: no state's figures come from the firmware",
+            ),
             Note::NothingLeft => f.write_str("the options left no state: HLT is used"),
         }
     }

@@ -140,7 +140,7 @@ impl fmt::Display for Dropped {
             Dropped::NotReported(hint) => {
                 return write!(
                     f,
-                    "CPUID leaf 5 reports no C{} for hint {hint}",
+                    "CPUID leaf 5 reports no sub-state of class {} (hint {hint})",
                     hint.class()
                 );
             }
@@ -163,7 +163,7 @@ impl fmt::Display for Dropped {
             Dropped::Leaf5IsNonsense => {
                 "CPUID leaf 5 is nonsense (reserved bits, or line sizes that cross), and not believed"
             }
-            Dropped::NoLineSize => "CPUID leaf 5 gives no monitor line size",
+            Dropped::NoLineSize => "CPUID has no leaf 5, or it gives no monitor line size",
             Dropped::NoInterruptBreak => "CPUID leaf 5 does not offer a break on masked interrupts",
             Dropped::HandlersNeedTsc => {
                 "no nonstop TSC: a handler inside could read a stopped clock"
@@ -243,7 +243,10 @@ impl fmt::Display for Retime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Retime::NoPc6 { limit } => {
-                write!(f, "the package limit (MSR 0xe2) is {limit}, below PC6")
+                write!(
+                    f,
+                    "the package limit (MSR 0xe2 bits 2:0) is {limit}, below PC6"
+                )
             }
             Retime::Irtl { msr } => write!(f, "MSR {msr:#x} says so"),
             Retime::ByOption => f.write_str("mwait-idle.table="),
@@ -262,6 +265,11 @@ pub enum StateNote {
         to: (Micros, Micros),
         /// Why.
         why: Retime,
+    },
+    /// The MSR that would have its figures holds a reserved unit: the table's stay.
+    ReservedUnit {
+        /// The MSR.
+        msr: u32,
     },
     /// Handlers run inside, since its table says that this pays and the TSC is nonstop.
     Open,
@@ -299,6 +307,9 @@ impl fmt::Display for StateNote {
                     to.0.get(),
                     to.1.get()
                 );
+            }
+            StateNote::ReservedUnit { msr } => {
+                return write!(f, "MSR {msr:#x} holds a reserved unit: not used");
             }
             StateNote::NotOpen(why) => {
                 return write!(f, "interrupts stay masked inside: {why}");

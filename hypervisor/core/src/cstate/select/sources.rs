@@ -332,7 +332,7 @@ fn zen() -> Vec<Candidate> {
     let c2 = CState {
         name: "C2",
         method: EntryMethod::Halt,
-        exit_latency: Micros::new(400),
+        exit_latency: judge::ZEN_CC6_EXIT,
         target_residency: Micros::new(800),
         ..c1
     };

@@ -112,7 +112,38 @@ fn firmwares_c1_becomes_halt_where_mwait_does_not_do() {
     let notes = &find(&selected, "C1").notes;
     assert!(notes.contains(&StateNote::HaltInstead(Dropped::NoMonitor)));
     assert!(notes.contains(&StateNote::HaltMayBeDeep));
+    // A limit on latency must know what HLT may cost.
+    assert_eq!(figures(&selected, "C1"), (400, 2));
+    facts.hypervisor = true;
+    let selected = ask_acpi(facts, Some(&listed), "", |_| {});
     assert_eq!(figures(&selected, "C1"), (1, 2));
+}
+
+#[test]
+fn offline_cpus_are_parked_by_a_port_where_halt_leads_less_deep() {
+    let listed = cst(&[
+        mwait_entry(0, AcpiType::C1, 1),
+        io_entry(0x414, AcpiType::C2, 17),
+        io_entry(0x415, AcpiType::C3, 57),
+    ]);
+    let parked = |facts, change: fn(&mut Query<'_>)| {
+        let parking = ask_acpi(facts, Some(&listed), "", change).parking;
+        (parking.method.to_string(), parking.flags)
+    };
+    let intel = cpu(Vendor::Intel, 6, 0x17);
+    let (method, flags) = parked(intel, |_| {});
+    assert_eq!(method, "IO 0x415");
+    assert!(flags.contains(CStateFlags::FLUSH_CACHES | CStateFlags::READ_PM_TIMER));
+    // On Zen, HLT leads where the port does.
+    assert_eq!(parked(cpu(Vendor::Amd, 0x19, 1), |_| {}).0, "HLT");
+    // Where the arbiter counts the CPUs in C3, one that is gone for good may not be among them.
+    let (method, _) = parked(cpu(Vendor::Intel, 6, 0x0E), |query| {
+        query.firmware.fadt = Some(Fadt {
+            pm2_control: true,
+            ..Fadt::default()
+        });
+    });
+    assert_eq!(method, "IO 0x414");
 }
 
 #[test]
@@ -263,10 +294,11 @@ fn zen_without_cst_has_mwait_as_c1_and_halt_as_c2() {
         assert_eq!(figures(&selected, "C2"), (400, 800));
         // What is used instead of C2 is MWAIT: HLT may be CC6.
         assert_eq!(selected.safe().method.to_string(), "MWAIT 0x00");
-        assert_eq!(selected.park(), EntryMethod::Halt);
+        assert_eq!(selected.parking.method, EntryMethod::Halt);
 
         let selected = ask_amd(vendor, family, |query| query.cpu.monitor = false);
         assert_eq!(methods(&selected), ["POLL", "HLT"]);
+        assert_eq!(figures(&selected, "C1"), (400, 2));
         assert!(
             find(&selected, "C1")
                 .notes
@@ -279,6 +311,10 @@ fn zen_without_cst_has_mwait_as_c1_and_halt_as_c2() {
         assert_eq!(methods(&selected), ["POLL", "HLT"]);
         assert_eq!(verdict(&selected, "C2"), dropped(Dropped::BetterEntry));
     }
+    // Its firmware would call HLT's depth C2 or C3, in which a TSC that is not nonstop stops.
+    let stopping = ask_amd(Vendor::Amd, 0x17, |query| query.cpu.nonstop_tsc = false);
+    assert_eq!(verdict(&stopping, "C2"), dropped(Dropped::TscStops));
+    assert_eq!(methods(&stopping), ["POLL", "MWAIT 0x00"]);
     for family in [0x15, 0x16, 0x1B] {
         let selected = ask_amd(Vendor::Amd, family, |_| {});
         assert_eq!(used(&selected), ["C1"], "{family:#x}");

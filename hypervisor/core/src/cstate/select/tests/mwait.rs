@@ -57,7 +57,10 @@ fn a_state_needs_a_substate_of_its_class_and_no_particular_number() {
     assert_eq!(used(&selected), ["C1", "C1E", "C6", "C7s", "C8", "C10"]);
     let why = Dropped::NotReported(MwaitHint::new(0x10));
     assert_eq!(verdict(&selected, "C3"), dropped(why));
-    assert_eq!(why.to_string(), "CPUID leaf 5 reports no C2 for hint 0x10");
+    assert_eq!(
+        why.to_string(),
+        "CPUID leaf 5 reports no sub-state of class 2 (hint 0x10)"
+    );
 
     // Bay Trail has one sub-state in each nibble, with numbers 8, 2, 0 and 4.
     let selected = ask(0x37, |query| query.cpu.mwait.substates = 0x1100_0010);

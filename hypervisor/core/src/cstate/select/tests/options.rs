@@ -115,6 +115,12 @@ fn states_are_switched_off_by_name_and_by_index_and_stay_usable() {
     let nothing = with(0x55, "states_off=0xffffffff");
     assert_eq!(methods(&nothing), ["HLT"]);
     assert!(nothing.notes.contains(&Note::NothingLeft));
+    let surplus: Vec<&Note> = nothing
+        .notes
+        .iter()
+        .filter(|note| matches!(note, Note::NothingToSwitchOff(_)))
+        .collect();
+    assert_eq!(surplus, [&Note::NothingToSwitchOff("4 to 31".into())]);
     // And all of them can be switched on again.
     let usable: Vec<String> = nothing
         .usable
@@ -167,6 +173,27 @@ fn an_edit_is_not_refused_for_a_neighbours_oddity() {
             )
         });
         assert!(retimed, "{edit}");
+    }
+}
+
+#[test]
+fn a_latency_factor_is_for_states_of_the_firmware() {
+    let table = with(0x55, "idle_latency_factor=5");
+    assert!(table.notes.contains(&Note::NoFactor));
+    assert!(!with(0x55, "").notes.contains(&Note::NoFactor));
+}
+
+#[test]
+fn of_two_edits_of_a_state_the_last_good_one_counts() {
+    for (edits, expected, refusals) in [
+        ("C6:100:600,C6:140:650", (140, 650), 0),
+        ("C6:100:600,C6:5:6", (100, 600), 1),
+        ("C6:5:6,C6:100:600", (100, 600), 0),
+        ("C6:5:6,C6:5:7", (133, 600), 2),
+    ] {
+        let selected = with(0x55, &format!("mwait-idle.table={edits}"));
+        assert_eq!(figures(&selected, "C6"), expected, "{edits}");
+        assert_eq!(refused(&selected).len(), refusals, "{edits}");
     }
 }
 

@@ -193,7 +193,7 @@ proptest! {
         let firmware = listed.as_ref().map_or(0, |cst| cst.entries.len());
         prop_assert!(halts.count() <= 1 + firmware);
         // The parking place and the stand-in are usable.
-        if let EntryMethod::Mwait { gate, .. } = selected.park() {
+        if let EntryMethod::Mwait { gate, .. } = selected.parking.method {
             prop_assert_eq!(gate, IrqGate::Masked);
         }
         prop_assert!(selected.safe().method != EntryMethod::Poll);

@@ -53,7 +53,7 @@ fn c6_costs_less_where_the_package_limit_is_below_pc6() {
     assert_eq!(
         find(&line, "C6").to_string(),
         "C6 by MWAIT 0x20, 92/276 us, used: in table skx; re-timed from 133/600 to 92/276 us: \
-         the package limit (MSR 0xe2) is 1, below PC6; with an interrupt in service C1 is entered instead"
+         the package limit (MSR 0xe2 bits 2:0) is 1, below PC6; with an interrupt in service C1 is entered instead"
     );
 }
 
@@ -266,17 +266,32 @@ fn flags_go_where_there_is_nothing_to_do_for_them() {
 }
 
 #[test]
+fn a_reserved_unit_of_an_irtl_msr_is_named_and_not_used() {
+    let selected = ask(0x5C, |query| {
+        query.msrs.irtl = [Some(6 << 10 | 100), Some(0), None, None, None]
+    });
+    let notes = |name| find(&selected, name).notes.clone();
+    assert_eq!(notes("C6"), [StateNote::ReservedUnit { msr: 0x60B }]);
+    assert_eq!(figures(&selected, "C6"), (133, 133));
+    assert_eq!(notes("C7s"), []);
+}
+
+#[test]
 fn an_offline_cpu_is_parked_in_the_deepest_state_of_the_table() {
-    let park = |model| ask(model, |_| {}).park().to_string();
+    let park = |model| ask(model, |_| {}).parking.method.to_string();
     // Computed from CPUID it would be 0x20 (one sub-state, so number 0), which Sierra Forest does not have.
     assert_eq!(park(0xAF), "MWAIT 0x23");
     assert_eq!(park(0x37), "MWAIT 0x64");
     assert_eq!(park(0x55), "MWAIT 0x20");
     let halted = ask(0x55, |query| query.cpu.monitor = false);
-    assert_eq!(halted.park(), EntryMethod::Halt);
+    assert_eq!(halted.parking.method, EntryMethod::Halt);
     // Interrupts are masked in there, whatever C1 does.
     let c1_only = ask_with(0x55, "max_cstate=1,0", |_| {});
-    assert_eq!(c1_only.park().to_string(), "MWAIT 0x00");
+    assert_eq!(c1_only.parking.method.to_string(), "MWAIT 0x00");
+    // Interrupts that are masked would never end it.
+    let open_only = ask(0x8C, |query| query.cpu.mwait.interrupt_break = false);
+    assert_eq!(methods(&open_only), ["POLL", "MWAIT+IRQ 0x00"]);
+    assert_eq!(open_only.parking.method, EntryMethod::Halt);
 }
 
 #[test]
