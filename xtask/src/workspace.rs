@@ -43,7 +43,7 @@ pub fn output_dir(sub: &str) -> Result<PathBuf> {
 }
 
 /// The largest file that a user may name.
-pub const LARGEST_FILE: u64 = 1 << 30;
+pub const LARGEST_FILE: u64 = 64 << 20;
 
 /// All of a file that a user named.
 ///

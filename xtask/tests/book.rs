@@ -1,7 +1,10 @@
 //! The book says what the code does, where a machine can tell.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use lull_core::cstate::{
     errata::Errata,
@@ -77,6 +80,55 @@ fn the_page_on_cstates_has_every_quirk_and_erratum_with_its_models_and_no_other(
         rows -= 1;
     }
     assert_eq!(rows, 0, "a row is about nothing that there is");
+}
+
+/// All that is Rust below the folder.
+fn sources(folder: &Path, all: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, all);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            all.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn each_test_on_the_page_of_rules_is_there() {
+    let mut code = String::new();
+    for folder in ["../hypervisor/core/src", "../hypervisor/src", "src"] {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
+        sources(&folder, &mut code);
+    }
+    let list = std::process::Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(["test", "--list"])
+        .output()
+        .unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let cases: Vec<&str> = list.lines().collect();
+    let page = page("rules.md");
+    let mut rules = 0;
+    for row in page.lines().filter(|line| line.starts_with("| ")).skip(1) {
+        let held_by = row.split(" | ").nth(1).unwrap();
+        if held_by.starts_with("held by") {
+            continue;
+        }
+        let names: Vec<&str> = held_by.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "nothing holds {row}");
+        for name in names {
+            let there = if name.contains('/') {
+                cases.contains(&name)
+            } else {
+                let function = format!("fn {name}(");
+                let mut places = code.match_indices(&function);
+                places.any(|(at, _)| code[..at].trim_end().ends_with("#[test]"))
+            };
+            assert!(there, "there is no test {name}: {row}");
+        }
+        rules += 1;
+    }
+    assert!(rules > 60, "only {rules} rules were found on the page");
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn firmware_and_options_can_be_described() {
             "--vendor amd --model 1 --msr 0xe2=1",
             "does not read MSR 0xe2 (it reads none)",
         ),
-        ("--model 0x55 --file /dev/zero", "larger than 1024 MiB"),
+        ("--model 0x55 --file /dev/zero", "larger than 64 MiB"),
         ("--model 0x555", "too large"),
         ("--model 0x55 --cst 0x0", "expected HINT:LATENCY"),
         (

@@ -396,10 +396,11 @@ fn keep_halt(
         return;
     }
     notes.push(Note::NothingLeft);
-    let halt = |one: &&mut Considered| {
-        one.state.method == EntryMethod::Halt && one.class <= 1 && one.verdict.is_usable()
-    };
-    if let Some(one) = considered.iter_mut().find(halt) {
+    // C1, or else Zen's C2: HLT once more would be the same state under another name.
+    let halt = considered
+        .iter_mut()
+        .find(|one| one.state.method == EntryMethod::Halt && one.verdict.is_usable());
+    if let Some(one) = halt {
         one.verdict = Verdict::Used(Kept::AlwaysWorks);
         one.state.flags -= CStateFlags::OFF_BY_DEFAULT;
         return;

@@ -10,19 +10,96 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::{lint, model, process, test::case::Case, workspace};
 
 /// How long cargo may take for one case, on a machine where nothing is compiled yet.
 const LIMIT: Duration = Duration::from_secs(480);
 
+/// Unit tests that are a case of their own: its name, the package, and which of its tests.
+const GROUPS: [(&str, &str, &[&str]); 9] = [
+    (
+        "cstates/tables",
+        "lull-core",
+        &[
+            "cstate::tables::",
+            "cstate::models::",
+            "cstate::limits::",
+            "cstate::tests::",
+        ],
+    ),
+    (
+        "cstates/conformance",
+        "lull-core",
+        &["cstate::select::tests::conformance::"],
+    ),
+    ("cstates/rules", "lull-core", &["cstate::select::tests::"]),
+    ("cstates/firmware-lists", "lull-core", &["cstate::acpi::"]),
+    ("cstates/explained", "xtask", &["cstates::"]),
+    ("cstates/residency", "lull-core", &["residency::"]),
+    (
+        "governors/golden",
+        "lull-core",
+        &["governor::golden_tests::"],
+    ),
+    ("governors/units", "lull-core", &["governor::"]),
+    ("idle/steps", "lull-core", &["idle::"]),
+];
+
+/// Which of its tests a larger group leaves to a smaller one.
+const APART: [&str; 2] = ["conformance::", "golden_tests::"];
+
+/// Unit tests of one package, by the beginnings of their names. That there is none is a failure.
+fn group(dir: &Path, package: &str, tests: &[&str]) -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--package", package]);
+    // A package without a library has its tests in the program.
+    cargo.arg(if package == "xtask" {
+        "--bins"
+    } else {
+        "--lib"
+    });
+    cargo.args(["--", "--show-output"]).args(tests);
+    let whole = |apart: &&&str| !tests.iter().any(|test| test.contains(**apart));
+    for apart in APART.iter().filter(whole) {
+        cargo.args(["--skip", *apart]);
+    }
+    run(&mut cargo, dir)?;
+    let said = fs::read_to_string(dir.join("output.txt"))?;
+    ensure!(
+        passed(&said) > 0,
+        "no test of {package} has a name with {}",
+        tests.join(" or ")
+    );
+    Ok(())
+}
+
+/// How many tests cargo says have passed.
+fn passed(said: &str) -> usize {
+    let counts = said.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("test result: ok. ")?;
+        rest.split_once(" passed")?.0.parse::<usize>().ok()
+    });
+    counts.sum()
+}
+
 pub fn cases() -> Vec<Case> {
-    let mut cases = vec![
-        cargo(
-            "host/core-and-xtask",
-            &["test", "--quiet", "--no-fail-fast"],
-        ),
+    let groups = GROUPS
+        .into_iter()
+        .map(|(name, package, tests)| Case::host(name, move |dir| group(dir, package, tests)));
+    let mut cases: Vec<Case> = groups.collect();
+    cases.extend([
+        Case::host("host/core-and-xtask", |dir| {
+            let mut cargo = workspace::cargo();
+            cargo.args(["test", "--quiet", "--no-fail-fast", "--"]);
+            for (_, _, tests) in GROUPS {
+                for test in tests {
+                    cargo.args(["--skip", test]);
+                }
+            }
+            run(&mut cargo, dir)
+        }),
         cargo(
             "host/image",
             &["test", "--quiet", "--package", "lull", "--lib"],
@@ -40,7 +117,7 @@ pub fn cases() -> Vec<Case> {
             let mut cargo = model::cargo("loom_model");
             run(cargo.args(["--quiet", "--", "--all"]), dir)
         }),
-    ];
+    ]);
     cases.extend(lint::CHECKS.iter().map(|check| {
         Case::host(format!("lint/{}", check.name), |dir| {
             run(&mut check.command(), dir)
@@ -114,6 +191,13 @@ fn tail(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_that_passed_are_counted_over_all_programs() {
+        let said = "running 2 tests\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\n\
+                    test result: ok. 3 passed; 0 failed\n";
+        assert_eq!((passed(said), passed("error: no such package")), (5, 0));
+    }
 
     #[test]
     fn the_end_of_the_output_is_shown() {

@@ -311,6 +311,13 @@ fn zen_without_cst_has_mwait_as_c1_and_halt_as_c2() {
         assert_eq!(methods(&selected), ["POLL", "HLT"]);
         assert_eq!(verdict(&selected, "C2"), dropped(Dropped::BetterEntry));
     }
+    // All of them off: its HLT stays, and is there once.
+    let all_off = "states_off=0xffffffff";
+    let left = ask_acpi(cpu(Vendor::Amd, 0x17, 1), None, all_off, |query| {
+        query.cpu.arat = true
+    });
+    assert_eq!(methods(&left), ["HLT"]);
+    assert_eq!(left.usable.count(), 3);
     // Its firmware would call HLT's depth C2 or C3, in which a TSC that is not nonstop stops.
     let stopping = ask_amd(Vendor::Amd, 0x17, |query| query.cpu.nonstop_tsc = false);
     assert_eq!(verdict(&stopping, "C2"), dropped(Dropped::TscStops));
