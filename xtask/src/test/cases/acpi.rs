@@ -31,6 +31,7 @@ pub fn cases() -> Vec<Case> {
         Case::icount("acpi/osc-refuses", osc_refuses),
         Case::icount("acpi/without-mwait", without_mwait),
         Case::icount("acpi/amd", amd),
+        Case::icount("acpi/c3", c3),
         Case::icount("acpi/off", off),
         Case::icount("acpi/broken", broken),
         Case::icount("acpi/loop", |lab| {
@@ -277,6 +278,45 @@ fn amd(lab: &Lab<'_>) -> Result<()> {
         "there is nothing to tell it by: {cst:?}"
     );
     complains_of_nothing(&ran)
+}
+
+/// C3 by a port: with what each CPU needs for it, entered, and waited in by CPUs that are left out.
+fn c3(lab: &Lab<'_>) -> Result<()> {
+    for (model, needs, parked) in [
+        // Its caches are not looked at by others while it is in C3.
+        (
+            "phenom",
+            "the caches are written back before it",
+            "IO 0x1815",
+        ),
+        (
+            "EPYC",
+            "with a bus master active C1 is entered instead",
+            "HLT",
+        ),
+    ] {
+        let rig = rig(lab, model, &["osc"])?.cpu(model).cpus(3);
+        let rig = rig
+            .word("maxcpus=2")
+            .word("governor=deepest-fit")
+            // QEMU's TSC cannot be restored.
+            .word("cpuid=0x80000007:edx=0x100");
+        let ran = sound(rig)?;
+        let line = ran
+            .console
+            .lines()
+            .find(|line| line.contains("C2 by IO 0x1815"));
+        let line = line.with_context(|| format!("{model}: C3 is not used"))?;
+        ensure!(line.contains(needs), "{model}: {line}");
+        let parks = format!("cpu2: parked by {parked}");
+        ensure!(ran.console.contains(&parks), "{model}: no `{parks}`");
+        for cpu in &ran.last_reading()?.cpus {
+            let state = cpu.counters.states.iter().find(|state| state.name == "C2");
+            let state = state.with_context(|| format!("{model}: {cpu:?}"))?;
+            ensure!(state.usage > 0 && state.residency > 0, "{model}: {state:?}");
+        }
+    }
+    Ok(())
 }
 
 fn off(lab: &Lab<'_>) -> Result<()> {

@@ -291,6 +291,12 @@ pub enum StateNote {
     InService,
     /// The self-test did not see MWAIT work: `force-mwait` uses it all the same.
     Unproven,
+    /// Caches are written back before it, since in it the CPU does not answer for them.
+    CachesWrittenBack,
+    /// It is not entered while a bus master is active: C1 is.
+    LooksAtBusMasters,
+    /// The last CPU in keeps bus masters off the memory.
+    KeepsBusMastersOff,
     /// It becomes C1E while POWER_CTL bit 1 is set, as it is.
     Promoted,
 }
@@ -318,6 +324,9 @@ impl fmt::Display for StateNote {
             StateNote::Open => "takes interrupts inside (nonstop TSC)",
             StateNote::OpenForced => "takes interrupts inside (irq-enable-early=force)",
             StateNote::OpenOnlyWay => "takes interrupts inside (the only way that works here)",
+            StateNote::CachesWrittenBack => "the caches are written back before it",
+            StateNote::LooksAtBusMasters => "with a bus master active C1 is entered instead",
+            StateNote::KeepsBusMastersOff => "the last CPU in it keeps bus masters off the memory",
             StateNote::HaltMayBeDeep => "HLT may go as deep as CC6 on this CPU",
             StateNote::TscRestored => "the TSC stops in it, and is restored on the way out",
             StateNote::TimerStandsIn => {

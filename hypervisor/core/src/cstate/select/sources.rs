@@ -292,6 +292,7 @@ fn acpi_c3(query: &Query<'_>, method: CstMethod, from_cst: bool, one: &mut Candi
     if !coherent {
         if fadt.wbinvd() {
             one.state.flags |= CStateFlags::FLUSH_CACHES;
+            one.notes.push(StateNote::CachesWrittenBack);
         } else {
             one.refused = Some(Dropped::C3NeedsWbinvd);
         }
@@ -311,9 +312,11 @@ fn acpi_c3(query: &Query<'_>, method: CstMethod, from_cst: bool, one: &mut Candi
         );
     if !skips_bus_masters {
         one.state.flags |= CStateFlags::CHECK_BUS_MASTER;
+        one.notes.push(StateNote::LooksAtBusMasters);
     }
     if arbitrates {
         one.state.flags |= CStateFlags::DISABLE_ARBITRATION;
+        one.notes.push(StateNote::KeepsBusMastersOff);
     }
 }
 
