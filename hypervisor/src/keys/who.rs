@@ -1,5 +1,7 @@
 //! Key `w`: who woke whom; key `W`: count anew.
 
+use core::fmt;
+
 use lull_core::wake::WokenHow;
 
 use crate::console::wake_records::PerSecond;
@@ -14,14 +16,14 @@ pub fn print(running: &'static Running) {
     let (rows, window) = (wakes::rows_since_reset(running), wakes::window());
     dumpln!("wakes of the last {} ms", window.get() / 1_000_000);
     if rows.len() <= MATRIX {
-        for row in &rows {
-            let woken = running.online.iter().map(|&by| {
-                let count = running.machine.pcpu(by).map_or(0, |by| by.woke(row.id()));
-                (by, count)
-            });
-            for (by, count) in woken.filter(|&(_, count)| count > 0) {
-                dumpln!("   {by} has woken {} {count} times since boot", row.id());
-            }
+        let heads = running.online.iter().map(|by| by.get());
+        dumpln!("   woken \\ by{}", Columns(heads));
+        for (whom, woken) in running
+            .online
+            .iter()
+            .zip(wakes::matrix_since_reset(running))
+        {
+            dumpln!("   {:<9}{}", whom.get(), Columns(woken.into_iter()));
         }
     }
     for row in &rows {
@@ -50,6 +52,16 @@ pub fn print(running: &'static Running) {
         }
     }
     wakes::emit(running);
+}
+
+/// Numbers, a column each.
+struct Columns<T>(T);
+
+impl<T: Iterator<Item: fmt::Display> + Clone> fmt::Display for Columns<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut numbers = self.0.clone();
+        numbers.try_for_each(|number| write!(f, " {number:>9}"))
+    }
 }
 
 /// Counts anew.

@@ -1,6 +1,6 @@
 //! Who woke whom: readings for the keys `i` and `w`, the machine channel, and the check at the end.
 //!
-//! Lock: `BASE` is a leaf, held only while a reading is copied.
+//! Locks: `BASE` and `MATRIX_BASE` are leaves, held only while a reading is copied.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,8 @@ use crate::time;
 
 /// The counters when they were last reset.
 static BASE: SpinMutex<Vec<WakeRow>> = SpinMutex::new(Vec::new());
+/// [`matrix`] then. Never held together with `BASE`.
+static MATRIX_BASE: SpinMutex<Vec<Vec<u64>>> = SpinMutex::new(Vec::new());
 /// When that was; 0 for the start of the machine.
 static RESET_AT: AtomicU64 = AtomicU64::new(0);
 
@@ -51,8 +53,32 @@ pub fn rows_since_reset(running: &Running) -> Vec<WakeRow> {
         .collect()
 }
 
+/// How often each CPU was woken by each, itself included: a row for each CPU that is online, from the start of the machine.
+fn matrix(running: &Running) -> Vec<Vec<u64>> {
+    let by = |whom| {
+        let wakers = running.online.iter();
+        wakers
+            .map(|&by| running.machine.pcpu(by).map_or(0, |by| by.woke(whom)))
+            .collect()
+    };
+    running.online.iter().map(|&whom| by(whom)).collect()
+}
+
+/// The same, since the last [`reset`].
+pub fn matrix_since_reset(running: &Running) -> Vec<Vec<u64>> {
+    let mut now = matrix(running);
+    let base = MATRIX_BASE.lock();
+    let cells = now.iter_mut().flatten();
+    for (cell, old) in cells.zip(base.iter().flatten()) {
+        *cell = cell.saturating_sub(*old);
+    }
+    now
+}
+
 /// Counts anew from here on.
 pub fn reset(running: &Running) {
+    let matrix = matrix(running);
+    *MATRIX_BASE.lock() = matrix;
     let now = rows(running);
     *BASE.lock() = now;
     RESET_AT.store(time::now().get(), Ordering::Relaxed);

@@ -108,7 +108,7 @@ fn who_woke_whom(lab: &Lab<'_>) -> Result<()> {
         let after = settled(&mut running)?;
         let said = running.console()[before..after].to_owned();
         match key {
-            "w" => woken.push(sums(&said)?),
+            "w" => woken.push((sums(&said)?, matrix(&said)?)),
             "i" => ensure!(said.contains("/s), woken "), "key i gave no rates: {said}"),
             _ => ensure!(said.contains("counted anew"), "key W said: {said}"),
         }
@@ -117,8 +117,13 @@ fn who_woke_whom(lab: &Lab<'_>) -> Result<()> {
         anyhow::bail!("{} readings", woken.len());
     };
     ensure!(
-        before > 0 && after < before,
-        "{before} wakes before the reset, {after} after it"
+        before.0 > 0 && after.0 < before.0,
+        "{before:?} wakes before the reset, {after:?} after it"
+    );
+    // By CPUs: all but those by devices and NMIs. The matrix is read a moment earlier than the causes.
+    ensure!(
+        0 < before.1 && before.1 <= before.0 && after.1 < before.1 && after.1 <= after.0,
+        "by the matrix, {before:?} wakes before the reset, {after:?} after it"
     );
     running.session.press("Q")?;
     // The end holds both sides' books against each other.
@@ -154,6 +159,29 @@ fn sums(said: &str) -> Result<u64> {
         }
     }
     ensure!(cpus > 1 && open == 0, "{open} wakes have no waker: {said}");
+    Ok(all)
+}
+
+/// All wakes in the matrix of key `w`, which has a row and a column for each CPU.
+fn matrix(said: &str) -> Result<u64> {
+    let cells = |line: &str| -> Vec<u64> {
+        let (_, cells) = line.rsplit_once("(LULL)").unwrap_or(("", line));
+        let numbers = cells.split_whitespace();
+        numbers.filter_map(|number| number.parse().ok()).collect()
+    };
+    let mut lines = said
+        .lines()
+        .skip_while(|line| !line.contains("woken \\ by"));
+    let heads = cells(lines.next().context("there is no matrix")?);
+    let mut all = 0;
+    for (row, line) in heads.iter().zip(lines) {
+        let numbers = cells(line);
+        ensure!(
+            numbers.len() == heads.len() + 1 && numbers.first() == Some(row),
+            "no row of CPU {row}: {line}"
+        );
+        all += numbers.iter().skip(1).sum::<u64>();
+    }
     Ok(all)
 }
 
