@@ -18,7 +18,7 @@ pub struct Check {
 }
 
 /// All checks.
-pub const CHECKS: [Check; 5] = [
+pub const CHECKS: [Check; 6] = [
     Check {
         name: "fmt",
         args: &["fmt", "--all", "--check"],
@@ -30,6 +30,24 @@ pub const CHECKS: [Check; 5] = [
             "clippy",
             "--quiet",
             "--all-targets",
+            "--",
+            "--deny",
+            "warnings",
+        ],
+        env: None,
+    },
+    Check {
+        // What of the image and of the guests' runtime is tested on the host.
+        name: "clippy-host-image",
+        args: &[
+            "clippy",
+            "--quiet",
+            "--package",
+            "lull",
+            "--package",
+            "guest-tests",
+            "--lib",
+            "--tests",
             "--",
             "--deny",
             "warnings",

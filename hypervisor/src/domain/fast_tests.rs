@@ -73,8 +73,9 @@ macro_rules! wrmsr {
 
 #[test]
 fn every_answer_is_the_one_that_the_exit_would_get() {
-    const SVR: fn(&mut MockState) -> Exit = rdmsr!(0x80f);
-    let all: &[&[fn(&mut MockState) -> Exit]] = &[
+    type Case = fn(&mut MockState) -> Exit;
+    const SVR: Case = rdmsr!(0x80f);
+    let all: &[&[Case]] = &[
         &[cpuid!(0, 0), cpuid!(0, 5)],
         &[cpuid!(1, 0), cpuid!(1, 9)],
         &[cpuid!(4, 0), cpuid!(4, 1), cpuid!(4, 0)],

@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(memory.code(0xff0), Some(6 << 64 | 5));
         assert_eq!(memory.code(0xff1), None, "into the next page");
         assert_eq!(memory.code(0x1000), None, "not a whole page");
-        assert_eq!(memory.code(u64::MAX & !0xfff), None);
+        assert_eq!(memory.code(!0xfff), None);
     }
 
     #[test]

@@ -20,8 +20,6 @@ pub mod fpu;
 mod memory;
 mod page;
 mod rules;
-#[cfg(target_os = "none")]
-mod selftest;
 mod stage2;
 pub mod svm;
 mod types;
@@ -36,8 +34,6 @@ use lull_core::wake::WakeWord;
 pub use detect::detect;
 pub use fast::{Answer, Gate};
 pub use memory::{GuestMemory, OutOfRange};
-#[cfg(target_os = "none")]
-pub use selftest::selftest;
 pub use types::{
     AddressSize, Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, IoExit, Segment,
     SegmentAttributes, SegmentRegister, StartState,
