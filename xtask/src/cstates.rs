@@ -406,6 +406,30 @@ fn of_dump(args: &CStatesArgs, text: &str, options: &Options) -> Result<Question
         problems: dump.problems().to_vec(),
         asked: asked.take(),
     };
+    if dump.apic_ids().len() == 1 {
+        // One CPU of how many? What its siblings are can only be told from how wide its numbers are.
+        let threads = dump.leaf(0xB, 0).ebx & 0xFFFF;
+        let several = dump.leaf(1, 0).edx & 1 << 28 != 0;
+        let listed = dump.leaf(0xB, 0).ecx >> 8 & 0xFF != 0;
+        let smt = if listed { threads > 1 } else { several };
+        question.topology.smt = smt;
+        question.topology.cpus = question.topology.cpus.max(2);
+        let packages = question.topology.packages;
+        let threads = if smt { "two threads" } else { "one thread" };
+        let mut assume = |said: bool, what: String| {
+            if !said {
+                question.assumed.push(what);
+            }
+        };
+        assume(
+            args.smt.is_some(),
+            format!("cores have {threads}: the text is of one CPU"),
+        );
+        assume(
+            args.packages.is_some(),
+            format!("packages: {packages}, by the one CPU of the text"),
+        );
+    }
     for leaf in dump.missing() {
         let what = match leaf {
             5 if args.leaf5_edx.is_some() => continue,
@@ -509,6 +533,11 @@ fn finish(args: &CStatesArgs, question: &mut Question) -> Result<()> {
             (0x1FC, None, _) => {
                 question.assumed.push("MSR 0x1fc is 0".to_owned());
                 0
+            }
+            (0x3A, None, _) if cpu.sgx => {
+                let what = "MSR 0x3a cannot be read: SGX counts as off";
+                question.assumed.push(what.to_owned());
+                continue;
             }
             _ => continue,
         };

@@ -358,7 +358,13 @@ fn verdict(ended: &Ended, kept: bool) -> Result<()> {
         );
     };
     if end.status != "ok" {
-        bail!("Lull ended with status `{}` ({})", end.status, ended.how());
+        let why = ended.channel.problems().last();
+        let why = why.map_or(String::new(), |problem| format!(": {}", problem.why));
+        bail!(
+            "Lull ended with status `{}` ({}){why}",
+            end.status,
+            ended.how()
+        );
     }
     println!("\nok ({:.1} s of wall time)", ended.wall.as_secs_f64());
     Ok(())

@@ -39,6 +39,16 @@ impl Emulator {
     }
 }
 
+/// So long a machine may take from its last word to its end.
+pub const TO_LEAVE: Duration = Duration::from_secs(10);
+
+/// When a limit began, and how long the emulator had been kept from the host's CPUs until then.
+#[derive(Clone, Copy)]
+struct Since {
+    at: Instant,
+    starved: Duration,
+}
+
 /// A machine that runs.
 pub struct Session {
     emulator: Emulator,
@@ -182,7 +192,7 @@ impl Session {
         limit: Duration,
         mut found: impl FnMut(&Channel) -> bool,
     ) -> Result<bool> {
-        let started = Instant::now();
+        let started = self.since();
         loop {
             let gone = self.job.poll()?.is_some();
             self.tail.read()?;
@@ -196,12 +206,19 @@ impl Session {
         }
     }
 
+    fn since(&self) -> Since {
+        Since {
+            at: Instant::now(),
+            starved: self.job.starved(),
+        }
+    }
+
     /// Is the limit over, which began at `started`? Time in which the emulator wanted to run and other programs had the host's
     /// CPUs does not count: a test must not fail because of what else the host does. Ten times the limit is the end.
-    fn is_over(&self, started: Instant, limit: Duration) -> bool {
-        let elapsed = started.elapsed();
-        let own = elapsed.saturating_sub(self.job.starved());
-        own >= limit || elapsed >= limit.saturating_mul(10)
+    fn is_over(&self, started: Since, limit: Duration) -> bool {
+        let elapsed = started.at.elapsed();
+        let starved = self.job.starved().saturating_sub(started.starved);
+        elapsed.saturating_sub(starved) >= limit || elapsed >= limit.saturating_mul(10)
     }
 
     /// Waits until it ends, or ends it when `limit` is over.
@@ -209,10 +226,18 @@ impl Session {
     /// # Errors
     /// If the machine channel cannot be read.
     pub fn finish(mut self, limit: Option<Duration>) -> Result<Ended> {
-        let started = Instant::now();
+        let started = self.since();
+        let mut end_said = None;
         let status = loop {
             if let Some(status) = self.job.poll()? {
                 break Some(status);
+            }
+            if self.tail.channel.end().is_some() {
+                let since = *end_said.get_or_insert_with(|| self.since());
+                if self.is_over(since, TO_LEAVE) {
+                    self.job.end();
+                    break None;
+                }
             }
             if limit.is_some_and(|limit| self.is_over(started, limit)) {
                 self.job.end();
@@ -246,12 +271,14 @@ impl Session {
 impl Ended {
     /// The exit code of QEMU, if it ended by itself; in Bochs, what QEMU's would have been.
     pub fn code(&self) -> Option<i32> {
-        let code = self.status.and_then(|status| status.code())?;
-        match (self.emulator, self.channel.end()) {
-            (Emulator::Bochs, Some(end)) if code == bochs::SHUTDOWN => {
+        let code = self.status.and_then(|status| status.code());
+        let by_bochs = self.emulator == Emulator::Bochs && code == Some(bochs::SHUTDOWN);
+        match self.channel.end() {
+            // Or of a machine on which nothing could run, and that had to be ended.
+            Some(end) if by_bochs || self.status.is_none() && end.status == "bad-input" => {
                 i32::try_from(end.code << 1 | 1).ok()
             }
-            _ => Some(code),
+            _ => code,
         }
     }
 
@@ -259,11 +286,11 @@ impl Ended {
     pub fn how(&self) -> String {
         let name = self.emulator.name();
         match (self.status, self.code()) {
-            (None, _) => format!("did not end within its {:.0?}", self.wall),
-            (Some(_), Some(code)) if code <= 1 => {
+            (None, None) => format!("did not end within its {:.0?}", self.wall),
+            (_, Some(code)) if code <= 1 => {
                 format!("{name} ended by itself, exit code {code}, without a verdict of Lull's")
             }
-            (Some(_), Some(code)) => format!("exit code {code}: {}", exit::meaning(code)),
+            (_, Some(code)) => format!("exit code {code}: {}", exit::meaning(code)),
             (Some(status), None) => format!("{name} was killed ({status})"),
         }
     }

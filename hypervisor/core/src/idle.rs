@@ -278,7 +278,7 @@ impl<G: Governor> CpuIdle<G> {
             let taken = word.take_all();
             host.serve_calls();
             let slept = sleep.residency(platform);
-            let fit = self.table.fit(choice.entered, slept);
+            let fit = self.table.fit(choice.entered, slept, self.disabled);
             let stays = taken.events == Events::CALL
                 && choice.is_ahead(sleep.left_at)
                 && stays::serves_again(self.table.state(choice.entered), fit)
@@ -443,7 +443,9 @@ impl<G: Governor> CpuIdle<G> {
         sleep: Sleep,
         served: Option<Taken>,
     ) -> IdleReport {
-        let fit = self.table.fit(choice.entered, sleep.residency(platform));
+        let fit = self
+            .table
+            .fit(choice.entered, sleep.residency(platform), self.disabled);
         account.leave_idle(sleep.left_at, sleep.first_irq(), fit);
         let announced = choice.announced;
         let sleep = sleep.with_window(platform, choice, announced);

@@ -9,8 +9,8 @@ use crate::cost::Machine;
 use crate::machines;
 use crate::synthetic::{Figures, Kind};
 use crate::trace::Trace;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 /// One of the two sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +76,9 @@ const TRAINING: [(&str, &str); 28] = recordings![
     "12_mixed_later",
 ];
 
-/// Recordings that they are judged on: what the same Linux guest did last, at the end of longer recordings.
-const HELD_OUT: [(&str, &str); 10] = recordings![
+/// Recordings that they are judged on: what the same Linux guest did last, at the end of longer recordings, and guests on Lull under
+/// other loads.
+const HELD_OUT: [(&str, &str); 14] = recordings![
     "02_pgbench_rate_last",
     "03_pgbench_full_last",
     "04_nginx_rate_last",
@@ -88,7 +89,28 @@ const HELD_OUT: [(&str, &str); 10] = recordings![
     "10a_hackbench_last",
     "10b_sched_pipe_last",
     "12_mixed_last",
+    "lull_ipi_pair_last",
+    "lull_smp_last",
+    "lull_storm_last",
+    "lull_timers_last",
 ];
+
+/// All traces of a directory, in the order of their names.
+fn read_all(directory: &Path) -> io::Result<Vec<Trace>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "tsv") {
+            paths.push(path);
+        }
+    }
+    if paths.is_empty() {
+        let why = format!("{} has no trace (.tsv)", directory.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
+    }
+    paths.sort();
+    paths.iter().map(|path| Trace::read(path)).collect()
+}
 
 impl Set {
     /// The figures that its synthetic traces are made with, and their seeds.
@@ -118,24 +140,21 @@ impl Set {
         traces
     }
 
-    /// Its recordings, the parts of them that are built in; or whole, those that are in a directory (files NAME.cpu0.tsv).
+    /// Its recordings; or all traces that are in a directory (`.tsv`), in their place.
     ///
     /// # Errors
-    /// A file that cannot be read, or is no trace.
+    /// A file that cannot be read, or is no trace; a directory without any.
     pub fn recorded(self, directory: Option<&Path>) -> io::Result<Vec<Trace>> {
         let built_in: &[(&str, &str)] = match self {
             Set::Training => &TRAINING,
             Set::HeldOut => &HELD_OUT,
         };
-        let whole = |name: &str| {
-            let path = directory?.join(format!("{name}.cpu0.tsv"));
-            path.exists().then_some(path)
-        };
-        let one = |&(name, text): &(&str, &str)| match whole(name) {
-            Some(path) => Trace::read(&path),
-            None => Trace::parse(name, text).map_err(|why| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("{name}: {why}"))
-            }),
+        if let Some(directory) = directory {
+            return read_all(directory);
+        }
+        let one = |&(name, text): &(&str, &str)| {
+            Trace::parse(name, text)
+                .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, format!("{name}: {why}")))
         };
         built_in.iter().map(one).collect()
     }

@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use lull_core::command::{COMMANDS, Command, GuestRef, LatencyOf, StateRef};
-use lull_core::cstate::{EntryMethod, StateId};
+use lull_core::cstate::{CState, EntryMethod, StateId};
 use lull_core::governor::StateSet;
 use lull_core::idle::IdleControl;
 use lull_core::options::{MaxCState, Problem};
@@ -147,11 +147,14 @@ fn switch(
             continue;
         };
         let off = control.off().with(id, !is_on);
-        let left = states
-            .iter()
-            .any(|(id, _, _)| !off.contains(*id) && !control.too_deep().contains(*id));
+        // A CPU that only polls is not idle, but with `idle=poll`.
+        let sleeps = |one: &CState| one.method != EntryMethod::Poll;
+        let polls = !states.iter().any(|(_, _, one)| sleeps(one));
+        let left = states.iter().any(|(id, _, one)| {
+            !off.contains(*id) && !control.too_deep().contains(*id) && (polls || sleeps(one))
+        });
         if !left {
-            let why = format!("{cpu} would have no state left");
+            let why = format!("{cpu} would have no sleep left");
             return Err(Problem::new(&state.to_string(), why, "one that stays on"));
         }
         changes.push((cpu, off, one.name));

@@ -15,7 +15,7 @@ pub struct GovernorsArgs {
     /// The traces that Lull's constants were chosen on, or the ones that they are judged on
     #[arg(long, value_enum, default_value = "held-out")]
     set: WhichSet,
-    /// Replay the whole recordings in this directory (files NAME.cpu0.tsv) instead of the parts that are built in
+    /// Replay all traces in this directory (files .tsv) instead of the recordings that are built in
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
     /// Show every trace on every machine
@@ -40,7 +40,10 @@ pub fn command(args: &GovernorsArgs) -> Result<()> {
     };
     let traces = set
         .traces(args.traces.as_deref())
-        .context("cannot read the recordings")?;
+        .with_context(|| match &args.traces {
+            Some(directory) => format!("cannot read the recordings in {}", directory.display()),
+            None => "cannot read the recordings".to_owned(),
+        })?;
     let cases = judge::run(set.machines(), &traces);
 
     println!(

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use lull::acpi::aml::capabilities::Capabilities;
+use lull::acpi::aml::{capabilities::Capabilities, rules::Rules};
 use lull::acpi::cst::{
     self, FirmwareStates, State,
     evaluate::{evaluate_all, worthwhile},
@@ -65,22 +65,22 @@ pub fn ask(files: &[PathBuf], cpu: &CpuFacts, options: &Options) -> Result<Said>
         let capabilities = Capabilities::of_lull(cst::offers_mwait(cpu, options));
         let mut missed: Option<String> = None;
         let mut failed = None;
-        said.states =
-            evaluate_all(
-                &info.aml,
-                &enabled,
-                capabilities,
-                |job, findings| match cage::run(job, findings) {
-                    Ok((outcome, untouched)) => {
-                        missed = missed.take().or(untouched);
-                        outcome
-                    }
-                    Err(why) => {
-                        failed = Some(why);
-                        Ok(())
-                    }
-                },
-            );
+        said.states = evaluate_all(
+            &info.aml,
+            &enabled,
+            capabilities,
+            &Rules::new([], [], []),
+            |job, findings| match cage::run(job, findings) {
+                Ok((outcome, untouched)) => {
+                    missed = missed.take().or(untouched);
+                    outcome
+                }
+                Err(why) => {
+                    failed = Some(why);
+                    Ok(())
+                }
+            },
+        );
         if let Some(why) = failed {
             return Err(why);
         }

@@ -10,13 +10,13 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use super::case::Lab;
-use crate::channel::{CommandAnswer, Cstates};
+use crate::channel::{Channel, CommandAnswer, Cstates};
 use crate::{
     build::Bundle,
     guest_arg::GuestArg,
     process,
     qemu::{Accel, BOARD, Console, Cpu, Machine},
-    session::{Ended, Session},
+    session::{Ended, Session, TO_LEAVE},
 };
 
 /// How long a machine that is about to be ended may print.
@@ -306,7 +306,10 @@ impl Running {
 
     /// Waits for its end. A machine that does not end in time is asked for all it knows first, for its log.
     pub fn finish(mut self) -> Result<Ran> {
-        self.session.wait_for(self.limit, |_| false)?;
+        let ends = |channel: &Channel| channel.end().is_some();
+        if self.session.wait_for(self.limit, ends)? {
+            self.session.wait_for(TO_LEAVE, |_| false)?;
+        }
         if self.session.runs()? && self.session.press("*").is_ok() {
             self.session.wait_for(LAST_WORDS, |_| false)?;
         }

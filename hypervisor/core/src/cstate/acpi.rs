@@ -138,14 +138,18 @@ impl Fadt {
         self.flags & 1 << 20 != 0
     }
 
-    /// The latency of the C2 in P_BLK, if there is one: above 100 us there is none.
+    /// The latency of the C2 in P_BLK, if there is one: at 0 and above 100 us there is none.
     pub fn lvl2(&self) -> Option<Micros> {
-        (self.lvl2_latency <= 100).then_some(Micros::new(u64::from(self.lvl2_latency)))
+        (1..=100)
+            .contains(&self.lvl2_latency)
+            .then_some(Micros::new(u64::from(self.lvl2_latency)))
     }
 
-    /// The latency of the C3 in P_BLK, if there is one: above 1000 us there is none.
+    /// The latency of the C3 in P_BLK, if there is one: at 0 and above 1000 us there is none.
     pub fn lvl3(&self) -> Option<Micros> {
-        (self.lvl3_latency <= 1000).then_some(Micros::new(u64::from(self.lvl3_latency)))
+        (1..=1000)
+            .contains(&self.lvl3_latency)
+            .then_some(Micros::new(u64::from(self.lvl3_latency)))
     }
 }
 
@@ -181,7 +185,9 @@ pub enum CstFault {
     BadLatency(u64),
     /// There are more than [`MAX_ENTRIES`].
     TooMany,
-    /// Not skipped: the latencies were out of order, and have been sorted.
+    /// The port is one that the firmware has no business with.
+    PortTaken(u16),
+    /// Not skipped: the entries were out of order, and are in order now.
     Unsorted,
 }
 
@@ -212,12 +218,18 @@ impl fmt::Display for CstFault {
             CstFault::BadLatency(found) => {
                 write!(
                     f,
-                    "latency {found} us, expected at most {}",
+                    "latency {found} us, expected 1 to {}",
                     MAX_LATENCY.get()
                 )
             }
             CstFault::TooMany => write!(f, "only {MAX_ENTRIES} entries are used"),
-            CstFault::Unsorted => f.write_str("the latencies were out of order and are sorted"),
+            CstFault::Unsorted => f.write_str(
+                "the entries were out of order: they are sorted by type, and none has less latency than a shallower one",
+            ),
+            CstFault::PortTaken(port) => write!(
+                f,
+                "port {port:#x} is not the firmware's to give: its states are not used"
+            ),
         }
     }
 }

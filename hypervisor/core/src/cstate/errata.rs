@@ -119,7 +119,7 @@ impl fmt::Display for Errata {
             ),
             (
                 Errata::AMD_C1E_TIMER,
-                "AMD 400: C1E stops the local APIC timer, and is disarmed",
+                "AMD 400: C1E stops the local APIC timer; it is disarmed, or C1 is all there is where MSR 0xc0010055 cannot be read",
             ),
             (Errata::C1_ONLY, "early Opteron: C1 at most"),
             (

@@ -151,12 +151,13 @@ pub fn select(query: &Query<'_>) -> Selected {
                 .filter(|one| one.state.method == EntryMethod::Halt)
             {
                 if one.verdict.is_usable() {
-                    one.verdict = Verdict::Dropped(Dropped::BetterEntry);
+                    one.verdict = Verdict::Dropped(Dropped::IsC1);
                 }
             }
         }
     }
     considered.append(&mut rest);
+    deep_halt(&mut considered);
     keep_to_size(&mut considered);
     switch_off(&query.options.states_off, &mut considered, &mut notes);
     keep_halt(query, errata, &mut considered, &mut notes);
@@ -314,6 +315,23 @@ fn decide(query: &Query<'_>, errata: Errata, mut one: Candidate, off: Option<Off
     }
 }
 
+/// HLT that may go as deep as CC6: what that costs is known if the firmware lists a state that leads there.
+fn deep_halt(considered: &mut [Considered]) {
+    let listed = considered.iter().filter(|one| {
+        one.class > 1
+            && one.verdict.is_usable()
+            && matches!(one.state.method, EntryMethod::IoRead(_))
+    });
+    let Some(deepest) = listed.map(|one| one.state.exit_latency).max() else {
+        return;
+    };
+    for one in considered {
+        if one.notes.contains(&StateNote::HaltMayBeDeep) {
+            one.state.exit_latency = deepest;
+        }
+    }
+}
+
 /// C1 for a CPU whose source gives none: by MWAIT if that works, else by HLT.
 fn own_c1(query: &Query<'_>, errata: Errata) -> Vec<Considered> {
     let mwait = Candidate::new(CState::c1_mwait(IrqGate::Masked), 1, Kept::BareMwait);
@@ -392,7 +410,13 @@ fn keep_halt(
     considered: &mut Vec<Considered>,
     notes: &mut Vec<Note>,
 ) {
-    if considered.iter().any(|one| one.verdict.is_used()) {
+    // A CPU that only polls is not idle: who wants that says so.
+    let asked = query.idle == IdleMethod::Poll;
+    let sleeps = |one: &Considered| asked || one.state.method != EntryMethod::Poll;
+    if considered
+        .iter()
+        .any(|one| one.verdict.is_used() && sleeps(one))
+    {
         return;
     }
     notes.push(Note::NothingLeft);

@@ -1,6 +1,7 @@
 //! The states of one CPU in order, ids for them, and how well one of them fitted a sleep.
 
 use super::CState;
+use crate::governor::StateSet;
 use crate::units::Nanos;
 use core::fmt;
 
@@ -99,19 +100,21 @@ impl CStateTable {
         StateId(0)
     }
 
-    /// How well `entered` fitted a sleep that lasted `slept`, from entry to wake, its exit latency included.
-    pub fn fit(&self, entered: StateId, slept: Nanos) -> Fit {
+    /// How well `entered` fitted a sleep that lasted `slept`, from entry to wake, its exit latency included. Compared with the states
+    /// that could have been chosen instead: not with those that are `off`.
+    pub fn fit(&self, entered: StateId, slept: Nanos, off: StateSet) -> Fit {
         let state = self.state(entered);
+        let mut others = self.iter().filter(|(id, _)| !off.contains(*id));
         if slept < state.target_residency.to_nanos() {
-            return if entered == self.shallowest() {
-                Fit::Right
-            } else {
+            return if others.any(|(id, _)| id < entered) {
                 Fit::TooDeep
+            } else {
+                Fit::Right
             };
         }
-        let deeper = self
-            .id(entered.index() + 1)
-            .map(|id| self.state(id).target_residency.to_nanos());
+        let deeper = others
+            .find(|(id, _)| *id > entered)
+            .map(|(_, state)| state.target_residency.to_nanos());
         match deeper {
             Some(target) if slept - state.exit_latency.to_nanos() >= target => Fit::TooShallow,
             _ => Fit::Right,

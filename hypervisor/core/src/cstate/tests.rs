@@ -1,6 +1,7 @@
 //! Hints, tables and fit.
 
 use super::*;
+use crate::governor::StateSet;
 
 #[test]
 fn hints_are_taken_apart_as_the_manual_says() {
@@ -55,7 +56,10 @@ fn fit_tells_too_deep_from_too_shallow() {
         ..CState::C1_HALT
     };
     let table = CStateTable::new(&[CState::POLL, CState::C1_HALT, c6]).unwrap();
-    let fit = |index, us: u64| table.fit(table.id(index).unwrap(), Micros::new(us).to_nanos());
+    let among = |off: StateSet, index, us: u64| {
+        table.fit(table.id(index).unwrap(), Micros::new(us).to_nanos(), off)
+    };
+    let fit = |index, us| among(StateSet::NONE, index, us);
     assert_eq!(
         fit(0, 0),
         Fit::Right,
@@ -70,6 +74,16 @@ fn fit_tells_too_deep_from_too_shallow() {
     );
     assert_eq!(fit(1, 602), Fit::TooShallow);
     assert_eq!(fit(2, 599), Fit::TooDeep);
+    // What must not be chosen is no better choice.
+    let off = |indices: &[usize]| {
+        indices.iter().fold(StateSet::NONE, |set, &index| {
+            set.with(table.id(index).unwrap(), true)
+        })
+    };
+    assert_eq!(among(off(&[2]), 1, 602), Fit::Right);
+    assert_eq!(among(off(&[0, 1]), 2, 599), Fit::Right);
+    assert_eq!(among(off(&[0]), 2, 599), Fit::TooDeep);
+    assert_eq!(among(off(&[1]), 0, 599), Fit::Right);
     assert_eq!(
         fit(2, 100_000),
         Fit::Right,

@@ -325,7 +325,7 @@ pub fn evaluate(
 }
 
 /// Length of a P_BLK that holds LVL2 and LVL3. ACPI specification 6.5, 4.8.4.2.
-const P_BLK_LENGTH: u8 = 6;
+pub const P_BLK_LENGTH: u16 = 6;
 
 /// Where a table's header has its revision.
 const REVISION: usize = 8;
@@ -378,7 +378,7 @@ impl<M: Machine> Firmware<M> {
                 } => {
                     let p_blk = u16::try_from(pblk_address)
                         .ok()
-                        .filter(|port| *port != 0 && pblk_length >= P_BLK_LENGTH);
+                        .filter(|port| *port != 0 && u16::from(pblk_length) >= P_BLK_LENGTH);
                     Some((path, proc_id.into(), p_blk))
                 }
                 Object::Device => {

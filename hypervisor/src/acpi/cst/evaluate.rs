@@ -3,14 +3,16 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::fmt;
+use core::fmt::{self, Write};
 
-use lull_core::cstate::acpi::Cst;
+use lull_core::cstate::acpi::{Cst, CstFault, CstMethod};
 
 use super::{FirmwareStates, State};
 use crate::acpi::aml::capabilities::Capabilities;
-use crate::acpi::aml::rules::Refusals;
-use crate::acpi::aml::{AmlTable, Evaluated, Finding, Findings, Job, Stage, Told};
+use crate::acpi::aml::rules::{Refusals, Rules};
+use crate::acpi::aml::{
+    AmlTable, Evaluated, Finding, Findings, Job, P_BLK_LENGTH, Remark, Stage, Told,
+};
 use crate::acpi::{FirmwareInfo, Problem};
 use crate::cage::Escape;
 
@@ -31,6 +33,7 @@ pub fn evaluate_all(
     tables: &[AmlTable],
     enabled: &[u32],
     capabilities: Capabilities,
+    ports: &Rules,
     mut enter: impl FnMut(&Job<'_>, &mut Findings) -> Result<(), Escape>,
 ) -> FirmwareStates {
     const TRIES: u32 = 2;
@@ -79,6 +82,7 @@ pub fn evaluate_all(
             Stage::Search => break,
         }
     }
+    leave_out_ports(&mut findings, ports);
     states.p_blk = findings.p_blk;
     for (name, why) in &findings.remarks {
         states
@@ -87,6 +91,35 @@ pub fn evaluate_all(
     }
     sum_up(findings.processors, &mut states);
     states
+}
+
+/// A port that the firmware's code may not touch is no way to sleep either: reading it would do what it is for.
+fn leave_out_ports(findings: &mut Findings, ports: &Rules) {
+    let may = |port: u16| ports.port(port, 1);
+    for finding in &mut findings.processors {
+        let Evaluated::List(entries, faults) = &mut finding.cst else {
+            continue;
+        };
+        entries.retain(|entry| match entry.method {
+            CstMethod::Io(port) if !may(port) => {
+                // A list so full of faults needs no more of them.
+                let _full = faults.try_push((0, CstFault::PortTaken(port)));
+                false
+            }
+            _ => true,
+        });
+    }
+    if let Some(block) = findings.p_blk
+        && !ports.port(block, P_BLK_LENGTH)
+    {
+        findings.p_blk = None;
+        let (mut name, mut why) = (crate::acpi::aml::Path::new(), Remark::new());
+        let _fits = (
+            name.try_push_str("P_BLK"),
+            write!(why, "{}", CstFault::PortTaken(block)),
+        );
+        let _full = findings.remarks.try_push((name, why));
+    }
 }
 
 /// That the firmware's code reached for what is not its own.

@@ -82,7 +82,7 @@ pub fn read(
     );
     REFUSALS.clear();
     let capabilities = Capabilities::of_lull(mwait);
-    let mut states = evaluate_all(&tables, &enabled, capabilities, |job, findings| {
+    let mut states = evaluate_all(&tables, &enabled, capabilities, &rules, |job, findings| {
         let mut work = || evaluate(ThisMachine, rules.clone(), &REFUSALS, job, findings);
         // SAFETY: `work` writes to `findings` only, which is plain bytes but for a list that has its room already (it
         // is not pushed to when full); what it takes of locks it takes undisturbed; other CPUs have not started.

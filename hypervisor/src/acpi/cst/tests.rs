@@ -4,6 +4,7 @@ use super::evaluate::{evaluate_all, worthwhile};
 use super::*;
 use crate::acpi::FirmwareInfo;
 use crate::acpi::aml::capabilities::Capabilities;
+use crate::acpi::aml::rules::Rules;
 use crate::acpi::aml::{AmlTable, Stage};
 use crate::cage::Escape;
 use crate::console::port::mock::MockPorts;
@@ -58,6 +59,7 @@ fn an_escape_costs_only_what_it_was_at() {
         &tables(),
         &[0, 1],
         Capabilities::of_lull(true),
+        &Rules::new([], [], []),
         |job, findings| {
             told.push((
                 job.without.to_vec(),
@@ -100,6 +102,7 @@ fn a_method_that_has_to_be_stopped_costs_no_list() {
             &tables(),
             &[0, 1],
             Capabilities::of_lull(true),
+            &Rules::new([], [], []),
             |job, findings| {
                 if job.unasked.is_empty() {
                     findings.stage = Stage::Processor(path("\\CPU0"), 0, method);
@@ -123,10 +126,16 @@ fn a_method_that_has_to_be_stopped_costs_no_list() {
 
 #[test]
 fn after_the_second_escape_it_is_left_alone() {
-    let states = evaluate_all(&tables(), &[], Capabilities::empty(), |job, findings| {
-        findings.stage = Stage::Table(1 - job.without.len());
-        Err(Escape::OutOfTime(Micros::new(1_000_000)))
-    });
+    let states = evaluate_all(
+        &tables(),
+        &[],
+        Capabilities::empty(),
+        &Rules::new([], [], []),
+        |job, findings| {
+            findings.stage = Stage::Table(1 - job.without.len());
+            Err(Escape::OutOfTime(Micros::new(1_000_000)))
+        },
+    );
     assert_eq!((states.state, states.runs), (State::Failed, 2));
     let named: Vec<&str> = states.problems.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(named, ["SSDT 1", "DSDT"]);
@@ -135,27 +144,75 @@ fn after_the_second_escape_it_is_left_alone() {
 
 #[test]
 fn nothing_found_is_no_failure() {
-    let states = evaluate_all(&tables(), &[], Capabilities::empty(), |_, _| Ok(()));
+    let states = evaluate_all(
+        &tables(),
+        &[],
+        Capabilities::empty(),
+        &Rules::new([], [], []),
+        |_, _| Ok(()),
+    );
     assert_eq!((states.state, states.runs), (State::None, 1));
     assert!(states.problems.is_empty());
 }
 
 #[test]
+fn ports_with_another_owner_are_no_way_to_sleep() {
+    let port = |port| CstEntry {
+        method: CstMethod::Io(port),
+        acpi_type: AcpiType::C2,
+        latency: Micros::new(90),
+    };
+    let rules = Rules::new([], [], []);
+    let states = evaluate_all(
+        &tables(),
+        &[],
+        Capabilities::empty(),
+        &rules,
+        |_, findings| {
+            let list = [entry(0), port(0x3F8), port(0x1814), port(0xCF9)];
+            findings.processors.push(finding("\\CPU0", 0, &list, &[]));
+            // Its C2 and C3 would read COM1.
+            findings.p_blk = Some(0x3F4);
+            Ok(())
+        },
+    );
+    let cst = states.cst.unwrap();
+    assert_eq!(cst.entries, [entry(0), port(0x1814)]);
+    let taken = [0x3F8, 0xCF9].map(|port| (0, CstFault::PortTaken(port)));
+    assert_eq!(cst.faults, taken);
+    assert_eq!(states.p_blk, None);
+    let named: Vec<&str> = states.problems.iter().map(|p| p.why.as_str()).collect();
+    assert_eq!(named.len(), 3);
+    assert!(
+        named
+            .iter()
+            .all(|why| why.contains("is not the firmware's to give")),
+        "{named:?}"
+    );
+}
+
+#[test]
 fn the_same_fault_on_every_cpu_is_named_once() {
     let faults = [(2, CstFault::BadType(9)), (0, CstFault::Unsorted)];
-    let states = evaluate_all(&tables(), &[], Capabilities::empty(), |_, findings| {
-        findings.processors.push(finding("\\CPU0", 0, &[], &faults));
-        findings
-            .processors
-            .push(finding("\\CPU1", 1, &[entry(0x10)], &faults));
-        Ok(())
-    });
+    let states = evaluate_all(
+        &tables(),
+        &[],
+        Capabilities::empty(),
+        &Rules::new([], [], []),
+        |_, findings| {
+            findings.processors.push(finding("\\CPU0", 0, &[], &faults));
+            findings
+                .processors
+                .push(finding("\\CPU1", 1, &[entry(0x10)], &faults));
+            Ok(())
+        },
+    );
     let why: Vec<&str> = states.problems.iter().map(|p| p.why.as_str()).collect();
     assert_eq!(
         why,
         [
             "entry 2: type 9, expected 1, 2 or 3, skipped",
-            "the latencies were out of order and are sorted",
+            "the entries were out of order: they are sorted by type, and none has less latency than a shallower one",
             "no entry of it can be used",
         ]
     );

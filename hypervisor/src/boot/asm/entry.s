@@ -109,6 +109,18 @@ lull_pvh_entry:
     ljmp $8, $.Llong_mode
 
 .Lno_long_mode:
+    movl $.Lno_long_mode_records, %esi
+    movw $0xE9, %dx                     # the machine channel
+.Lnext_byte:
+    lodsb
+    testb %al, %al
+    jz .Lsay
+    outb %al, %dx
+    jmp .Lnext_byte
+.Lsay:
+    movw $0x3FB, %dx                    # COM1: 8 data bits, no parity, 1 stop bit; at the speed that it has
+    movb $3, %al
+    outb %al, %dx
     movl $.Lno_long_mode_text, %esi
 .Lnext_char:
     lodsb
@@ -156,6 +168,10 @@ lull_boot_gdt:
 lull_boot_gdt_pointer:
     .word . - lull_boot_gdt - 1
     .quad lull_boot_gdt
+.Lno_long_mode_records:
+    .ascii "{{\"v\":1,\"type\":\"problem\",\"where\":\"cpu\",\"name\":\"boot\",\"why\":\"the CPU has no 64-bit mode\","
+    .ascii "\"expected\":\"CPUID 8000_0001h EDX bit 29\"}}\n"
+    .asciz "{{\"v\":1,\"type\":\"end\",\"status\":\"bad-input\",\"code\":20}}\n"
 .Lno_long_mode_text:
     .asciz "lull: this CPU has no 64-bit mode (CPUID 8000_0001h EDX bit 29): one that has is needed\r\n"
 

@@ -11,7 +11,7 @@ use crate::{
     test::{
         case::{Case, Lab},
         elf_patch::Elf,
-        rig::Rig,
+        rig::{Ran, Rig},
     },
 };
 
@@ -84,6 +84,8 @@ pub fn cases() -> Vec<Case> {
         }),
         Case::icount("bad/option-about-absent-things", about_absent_things),
         Case::icount("bad/too-little-memory", too_little_memory),
+        Case::icount("bad/no-64-bit-mode", no_64_bit_mode),
+        Case::bochs("bad/no-64-bit-mode-bochs", no_64_bit_mode_bochs),
         Case::icount("bad/absent-ap", absent_ap),
         Case::icount("bad/disabled-cpus", disabled_cpus),
     ];
@@ -252,6 +254,23 @@ fn too_little_memory(lab: &Lab<'_>) -> Result<()> {
         ran.ended.how()
     );
     ran.ended_with("bad-input", exit::BAD_INPUT)?;
+    Ok(())
+}
+
+/// There is nothing to run on, not even for the code that ends machines: it is said all the same, and nobody waits.
+fn no_64_bit_mode(lab: &Lab<'_>) -> Result<()> {
+    let ran = lab.rig("run").cpu("qemu32").guest("idle-timer").run()?;
+    no_64_bit(&ran)
+}
+
+fn no_64_bit_mode_bochs(lab: &Lab<'_>) -> Result<()> {
+    no_64_bit(&lab.bochs("run", "atom_n270").run()?)
+}
+
+fn no_64_bit(ran: &Ran) -> Result<()> {
+    ran.ended_with("bad-input", exit::BAD_INPUT)?;
+    let said = ran.console.contains("this CPU has no 64-bit mode");
+    ensure!(said, "the console says: {}", ran.console);
     Ok(())
 }
 

@@ -128,13 +128,13 @@ impl Cst {
                 Err(why) => cst.faults.push((at + 1, why)),
             }
         }
-        cst.sort_latencies();
+        cst.put_in_order();
         Ok(cst)
     }
 
-    /// Firmware has been seen with its latencies out of order. The values are put in order, the entries keep theirs, as
-    /// far as it is that of their types.
-    fn sort_latencies(&mut self) {
+    /// Firmware has been seen with its latencies out of order. Then nothing of it is known to be right, but a limit on latency
+    /// must hold: entries come in the order of their types, and none costs less to leave than a shallower one.
+    fn put_in_order(&mut self) {
         let entries = &self.entries;
         if entries.is_sorted_by_key(|entry| entry.latency)
             && entries.is_sorted_by_key(|entry| entry.acpi_type)
@@ -142,10 +142,10 @@ impl Cst {
             return;
         }
         self.entries.sort_by_key(|entry| entry.acpi_type);
-        let mut latencies: Vec<Micros> = self.entries.iter().map(|entry| entry.latency).collect();
-        latencies.sort();
-        for (entry, latency) in self.entries.iter_mut().zip(latencies) {
-            entry.latency = latency;
+        let mut least = Micros::ZERO;
+        for entry in &mut self.entries {
+            least = least.max(entry.latency);
+            entry.latency = least;
         }
         self.faults.push((0, CstFault::Unsorted));
     }
@@ -169,7 +169,12 @@ fn entry(value: &Value) -> Result<CstEntry, CstFault> {
         other => return Err(CstFault::BadType(other)),
     };
     let method = Register::from_bytes(register)?.method(acpi_type)?;
-    if latency > MAX_LATENCY.get() {
+    // Less than a microsecond may be C1's, and nothing deeper's.
+    let latency = match acpi_type {
+        AcpiType::C1 => latency.max(1),
+        _ => latency,
+    };
+    if !(1..=MAX_LATENCY.get()).contains(&latency) {
         return Err(CstFault::BadLatency(latency));
     }
     Ok(CstEntry {

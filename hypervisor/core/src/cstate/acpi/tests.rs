@@ -161,7 +161,7 @@ fn a_c1_that_is_no_mwait_is_halt() {
 }
 
 #[test]
-fn latencies_out_of_order_are_sorted_and_more_than_seven_entries_are_left_out() {
+fn entries_out_of_order_are_sorted_by_type_and_no_latency_goes_down() {
     let cst = Cst::parse(&list(vec![
         mwait(0, 1, 90),
         mwait(0x20, 2, 7),
@@ -170,13 +170,41 @@ fn latencies_out_of_order_are_sorted_and_more_than_seven_entries_are_left_out() 
     .unwrap();
     assert_eq!(
         entries(&cst),
-        [(hint(0), 1, 7), (hint(0x20), 2, 50), (hint(0x60), 3, 90)]
+        [(hint(0), 1, 90), (hint(0x20), 2, 90), (hint(0x60), 3, 90)]
     );
     assert_eq!(cst.faults, [(0, CstFault::Unsorted)]);
 
     let cst = Cst::parse(&list(vec![mwait(0x60, 3, 90), mwait(0, 1, 1)])).unwrap();
     assert_eq!(entries(&cst), [(hint(0), 1, 1), (hint(0x60), 3, 90)]);
 
+    let cst = Cst::parse(&list(vec![
+        mwait(0, 1, 1),
+        mwait(0x21, 2, 900),
+        mwait(0x60, 3, 100),
+    ]))
+    .unwrap();
+    assert_eq!(
+        entries(&cst),
+        [(hint(0), 1, 1), (hint(0x21), 2, 900), (hint(0x60), 3, 900)]
+    );
+}
+
+#[test]
+fn no_latency_is_less_than_a_microsecond_but_c1s() {
+    let cst = Cst::parse(&list(vec![
+        mwait(0, 1, 0),
+        mwait(0x21, 2, 0),
+        mwait(0x60, 3, 9),
+    ]))
+    .unwrap();
+    assert_eq!(entries(&cst), [(hint(0), 1, 1), (hint(0x60), 3, 9)]);
+    assert_eq!(cst.faults, [(2, CstFault::BadLatency(0))]);
+    let fadt = Fadt::default();
+    assert_eq!((fadt.lvl2(), fadt.lvl3()), (None, None));
+}
+
+#[test]
+fn more_than_seven_entries_are_left_out() {
     let cst = Cst::parse(&list(vec![mwait(0x20, 2, 7); 9])).unwrap();
     assert_eq!(cst.entries.len(), MAX_ENTRIES);
     assert_eq!(cst.faults, [(8, CstFault::TooMany)]);

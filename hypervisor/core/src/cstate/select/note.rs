@@ -95,7 +95,7 @@ pub enum Note {
     NoFactor,
     /// `preferred-c1e=` means nothing here: this CPU has C1 and C1E side by side, or only one.
     NoChoiceOfC1e,
-    /// The options left no state: HLT is used.
+    /// The options left no sleep: HLT is used.
     NothingLeft,
 }
 
@@ -133,7 +133,7 @@ impl Note {
             }
             Note::NoChoiceOfC1e => ("preferred-c1e", "a CPU that has either C1 or C1E"),
             Note::NoFactor => ("idle_latency_factor", "a CPU with states of _CST or P_BLK"),
-            Note::NothingLeft => ("states_off", "a state that stays on"),
+            Note::NothingLeft => ("states_off", "a sleep that stays on"),
             _ => return None,
         })
     }
@@ -195,7 +195,7 @@ impl fmt::Display for Note {
             Note::NoFactor => f.write_str(
                 "idle_latency_factor= is ignored: no state's figures come from the firmware",
             ),
-            Note::NothingLeft => f.write_str("the options left no state: HLT is used"),
+            Note::NothingLeft => f.write_str("the options left no sleep: HLT is used"),
         }
     }
 }

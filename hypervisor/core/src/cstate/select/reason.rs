@@ -48,7 +48,7 @@ impl fmt::Display for Kept {
             Kept::Cst => f.write_str("listed by _CST"),
             Kept::PBlk => f.write_str("described by FADT and P_BLK"),
             Kept::Zen => f.write_str("Zen's own, without _CST"),
-            Kept::BareMwait => f.write_str("MWAIT works, and no more is known of this CPU"),
+            Kept::BareMwait => f.write_str("MWAIT works, and nothing else gives a C1"),
             Kept::AlwaysWorks => f.write_str("every CPU has it"),
         }
     }
@@ -95,6 +95,8 @@ pub enum Dropped {
     TooMany,
     /// The same state has been kept with a better entry.
     BetterEntry,
+    /// C1 is the same instruction.
+    IsC1,
     /// CPUID does not report MONITOR/MWAIT.
     NoMonitor,
     /// CPUID leaf 5 gives no size for the monitored line.
@@ -159,6 +161,7 @@ impl fmt::Display for Dropped {
             }
             Dropped::TooMany => "the table is full",
             Dropped::BetterEntry => "the same state has a better entry",
+            Dropped::IsC1 => "C1 is the same instruction",
             Dropped::NoMonitor => "CPUID does not report MONITOR/MWAIT",
             Dropped::Leaf5IsNonsense => {
                 "CPUID leaf 5 is nonsense (reserved bits, or line sizes that cross), and not believed"

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cstate::{CState, CStateFlags, MwaitHint};
+use crate::governor::StateSet;
 use crate::platform::IrqGate;
 use crate::units::{Micros, Ticks};
 use proptest::prelude::*;
@@ -104,7 +105,11 @@ fn a_waker_sees_what_the_cpu_wrote_last() {
     let ids: std::vec::Vec<_> = table.iter().map(|(id, _)| id).collect();
     account.enter_idle(ids[1], Ticks::new(2));
     assert_eq!(cpus.doing(cpu), asleep(85, true));
-    account.leave_idle(Ticks::new(3), None, table.fit(ids[1], Nanos::new(1)));
+    account.leave_idle(
+        Ticks::new(3),
+        None,
+        table.fit(ids[1], Nanos::new(1), StateSet::NONE),
+    );
     account.enter_idle(ids[0], Ticks::new(4));
     let Doing::Asleep { watching, .. } = cpus.doing(cpu) else {
         panic!("{:?}", cpus.doing(cpu))

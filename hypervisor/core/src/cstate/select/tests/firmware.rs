@@ -112,8 +112,8 @@ fn firmwares_c1_becomes_halt_where_mwait_does_not_do() {
     let notes = &find(&selected, "C1").notes;
     assert!(notes.contains(&StateNote::HaltInstead(Dropped::NoMonitor)));
     assert!(notes.contains(&StateNote::HaltMayBeDeep));
-    // A limit on latency must know what HLT may cost.
-    assert_eq!(figures(&selected, "C1"), (400, 2));
+    // A limit on latency must know what HLT may cost: what the firmware says of the state that it may be.
+    assert_eq!(figures(&selected, "C1"), (30, 2));
     facts.hypervisor = true;
     let selected = ask_acpi(facts, Some(&listed), "", |_| {});
     assert_eq!(figures(&selected, "C1"), (1, 2));
@@ -309,7 +309,7 @@ fn zen_without_cst_has_mwait_as_c1_and_halt_as_c2() {
             query.cpu.test = MwaitTest::default()
         });
         assert_eq!(methods(&selected), ["POLL", "HLT"]);
-        assert_eq!(verdict(&selected, "C2"), dropped(Dropped::BetterEntry));
+        assert_eq!(verdict(&selected, "C2"), dropped(Dropped::IsC1));
     }
     // All of them off: its HLT stays, and is there once.
     let all_off = "states_off=0xffffffff";
@@ -429,7 +429,7 @@ fn what_is_wrong_with_a_cst_is_said() {
     let selected = ask_acpi(cpu(Vendor::Intel, 6, 0xBA), Some(&listed), "", |_| {});
     let lines: Vec<String> = selected.notes.iter().map(ToString::to_string).collect();
     assert!(lines.contains(&"_CST entry 2 is skipped: type 9, expected 1, 2 or 3".to_string()));
-    assert!(lines.contains(&"_CST: the latencies were out of order and are sorted".to_string()));
+    assert!(lines.contains(&format!("_CST: {}", CstFault::Unsorted)));
     let nothing = ask_acpi(
         cpu(Vendor::Intel, 6, 0xBA),
         Some(&Cst::default()),

@@ -121,6 +121,13 @@ fn states_are_switched_off_by_name_and_by_index_and_stay_usable() {
         .filter(|note| matches!(note, Note::NothingToSwitchOff(_)))
         .collect();
     assert_eq!(surplus, [&Note::NothingToSwitchOff("4 to 31".into())]);
+    // POLL alone would be no idle state.
+    let polls = with(0x55, "states_off=0xe");
+    assert_eq!(methods(&polls), ["POLL", "HLT"]);
+    assert_eq!(
+        methods(&ask_with(0x55, "", |query| query.idle = IdleMethod::Poll)),
+        ["POLL"]
+    );
     // And all of them can be switched on again.
     let usable: Vec<String> = nothing
         .usable
