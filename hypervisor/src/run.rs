@@ -16,6 +16,8 @@ pub mod command;
 #[cfg(target_os = "none")]
 pub mod end;
 #[cfg(target_os = "none")]
+mod guest_command;
+#[cfg(target_os = "none")]
 pub mod guests;
 #[cfg(target_os = "none")]
 mod hardware;

@@ -78,6 +78,9 @@ pub struct SimArgs {
     /// Weights and affinities change, and vCPUs are removed and added, about once a millisecond
     #[arg(long)]
     changes: bool,
+    /// For how long CPUs look for a kick before they block a vCPU, in microseconds
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    halt_poll: u64,
     /// CPUs call each other, post to each other and go offline, and NMIs come, all the time, beside the load; with --explore,
     /// machines of up to --cpus CPUs that do
     #[arg(long)]
@@ -180,6 +183,7 @@ impl SimArgs {
             broken: self.broken,
             changes: self.changes,
             wakes: self.wakes,
+            halt_poll: self.halt_poll,
             keep,
             timed: self.curve,
         };

@@ -281,6 +281,16 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         Ok(())
     }
 
+    /// Sets for how long at most a pCPU looks for a kick before it blocks this vCPU; zero: not at all.
+    ///
+    /// # Errors
+    /// The vCPU is beyond the capacity of the unit table.
+    pub fn set_vcpu_halt_poll(&self, v: VcpuId, limit: Nanos) -> Result<(), UnknownVcpu> {
+        let unit = self.sched.units().get(v).ok_or(UnknownVcpu(v))?;
+        unit.halt_poll.set_limit(limit);
+        Ok(())
+    }
+
     /// Sets, changes or (by `None`) drops a pCPU's own limit on exit latency.
     pub fn set_cpu_latency(&self, cpu: CpuId, limit: Option<Nanos>) {
         if let Some(pcpu) = self.pcpu(cpu) {

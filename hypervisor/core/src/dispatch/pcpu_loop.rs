@@ -132,7 +132,8 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             PassCause::Gone => Leave::Gone,
         };
         let prev = self.current.map(|unit| Prev { unit, leave });
-        let decision = sched.schedule(self.cpu, self.now(), prev);
+        let now = self.now();
+        let decision = sched.schedule(self.cpu, now, prev);
         self.machine.tickle(decision.tickle);
         if decision.run != self.current {
             if let Some(prev) = prev {
@@ -146,6 +147,9 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             }
             self.current = decision.run;
             self.pcpu.set_current(self.current);
+        }
+        if let Some(v) = decision.run {
+            self.halt_ends(v, now);
         }
         let set = self.pcpu.set_deadline(TimerKey::Slice, decision.until);
         debug_assert!(set.is_ok(), "only a vCPU can be unknown");
@@ -170,15 +174,88 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
         self.arm();
         self.act_for(WakeCause::Vcpu(v));
         let outcome = self.runner.enter(v);
+        self.act_for(WakeCause::Hypervisor);
         match outcome {
             RunOutcome::Events => {}
             RunOutcome::Block if self.is_kicked(v) => self.pcpu.stats.block_cancelled(),
+            RunOutcome::Block if self.poll(v) => self.pcpu.stats.block_cancelled(),
             // These come before any RESCHED that arrived meanwhile: one pass serves both.
             RunOutcome::Block => self.cause = Some(PassCause::Blocked),
             RunOutcome::Yield => self.cause = Some(PassCause::Yielded),
             RunOutcome::Gone => self.cause = Some(PassCause::Gone),
         }
-        self.act_for(WakeCause::Hypervisor);
+    }
+
+    /// The vCPU has halted: looks for a kick for as long as that has paid off lately ([`HaltPoll`]), unless there is
+    /// something else to do. `true`: it came. Until then the vCPU is still the one that runs here, and pays for the time.
+    ///
+    /// [`HaltPoll`]: crate::sched::unit::HaltPoll
+    #[inline]
+    fn poll(&mut self, v: VcpuId) -> bool {
+        let unit = self.machine.sched().units().get(v);
+        let look = unit.and_then(|unit| unit.halt_poll.halts(|| self.now()));
+        let Some((begin, window)) = look else {
+            return false;
+        };
+        let until = begin + self.machine.platform().rate().ticks(window);
+        let kicked = self.look_for_kick(v, until);
+        let now = self.now();
+        if let Some(unit) = unit {
+            unit.halt_poll.looked(kicked, now - begin);
+        }
+        if kicked {
+            self.halt_ends(v, now);
+        }
+        kicked
+    }
+
+    fn look_for_kick(&mut self, v: VcpuId, until: Ticks) -> bool {
+        let (sched, platform) = (self.machine.sched(), self.machine.platform());
+        loop {
+            // Its own timer is one of those that may be due here.
+            self.expire();
+            if self.is_kicked(v) {
+                return true;
+            }
+            if self.pcpu.word.is_pending() {
+                let events = self.pcpu.word.take();
+                if events.contains(Events::CALL) {
+                    self.runner.call();
+                }
+                // The kick of a NOTIFY is in the vCPU's state; TIMER: deadlines are looked at by the clock.
+                if events.contains(Events::TIMER) {
+                    self.armed = None;
+                    self.runner.timer();
+                }
+                let served = Events::CALL | Events::NOTIFY | Events::TIMER;
+                let left = if self.machine.passes_for_all() {
+                    events
+                } else {
+                    events.difference(served)
+                };
+                if !left.is_empty() {
+                    self.pcpu.word.post_local(left);
+                    return self.is_kicked(v);
+                }
+                continue;
+            }
+            if self.cause.is_some() || sched.others_wait(self.cpu) || self.now() >= until {
+                return self.is_kicked(v);
+            }
+            platform.interrupt_window();
+            platform.relax();
+        }
+    }
+
+    /// The vCPU runs again: how long its halt was decides how long the next one is waited for.
+    #[inline]
+    fn halt_ends(&self, v: VcpuId, now: Ticks) {
+        if let Some(unit) = self.machine.sched().units().get(v)
+            && let Some(at) = unit.halt_poll.take_halted_at()
+        {
+            let halted = self.machine.platform().rate().to_nanos(now - at);
+            unit.halt_poll.learn(halted);
+        }
     }
 
     fn is_kicked(&self, v: VcpuId) -> bool {

@@ -499,3 +499,92 @@ fn every_event_costs_a_pass_if_that_is_asked_for() {
         assert_eq!(counts(&world).passes_for(PassCause::Resched), passes);
     }
 }
+
+/// A vCPU whose last halt has lasted so long, and that may be looked after for 100 µs.
+fn polled(world: &mut World, halted: u64) {
+    world.start(0);
+    let unit = world.unit(0);
+    unit.halt_poll.set_limit(Nanos::new(100_000));
+    unit.halt_poll.learn(Nanos::new(halted));
+    world.outcomes(0, [RunOutcome::Block]);
+}
+
+#[test]
+fn a_kick_that_is_looked_for_costs_no_pass_and_no_interrupt() {
+    let mut world = World::new(2);
+    polled(&mut world, 8_000);
+    world.at(5_000, Act::Post(Events::CALL));
+    world.at(6_000, Act::Kick(0));
+    world.at(200_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.all_passes(), 1, "only the first");
+    assert_eq!(counts.blocks_cancelled, 1);
+    assert_eq!(world.ipis(), [0], "only the one that stops it");
+    let came = world.unit(0).halt_poll.counts();
+    assert_eq!((came.successes, came.failures), (1, 0));
+    let polled = came.polled.get();
+    assert!((4_000..6_000).contains(&polled), "{polled}");
+    assert_eq!(
+        world.said(),
+        ["load v0", "enter v0", "call", "enter v0", "save v0"]
+    );
+}
+
+#[test]
+fn its_own_timer_ends_a_look() {
+    let mut world = World::new(1);
+    polled(&mut world, 8_000);
+    world
+        .machine
+        .set_vcpu_timer(vcpu(0), Some(Ticks::new(7_000)))
+        .unwrap();
+    world.at(200_000, Act::Stop);
+    world.run();
+    assert_eq!(counts(&world).all_passes(), 1);
+    assert_eq!(world.unit(0).halt_poll.counts().successes, 1);
+}
+
+#[test]
+fn a_look_in_vain_ends_with_its_window_and_learns_from_the_halt() {
+    let mut world = World::new(2);
+    polled(&mut world, 8_000);
+    world.at(51_000, Act::Kick(0));
+    world.at(300_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.passes_for(PassCause::Blocked), 1);
+    let came = world.unit(0).halt_poll.counts();
+    assert_eq!((came.successes, came.failures), (0, 1));
+    assert!((10_000..10_200).contains(&came.polled.get()), "{came:?}");
+    assert_eq!(
+        world.unit(0).halt_poll.window(),
+        Nanos::new(20_000),
+        "50 us would have been worth waiting for"
+    );
+}
+
+#[test]
+fn nobody_is_looked_after_while_another_waits() {
+    let mut world = World::new(1);
+    polled(&mut world, 8_000);
+    world.start(1);
+    world.at(200_000, Act::Stop);
+    world.run();
+    let came = world.unit(0).halt_poll.counts();
+    assert_eq!((came.successes, came.failures), (0, 1));
+    assert!(came.polled.get() < 200, "{came:?}");
+}
+
+#[test]
+fn a_look_ends_for_whatever_else_is_asked_of_the_cpu() {
+    let mut world = World::new(2);
+    polled(&mut world, 8_000);
+    world.at(4_000, Act::Post(Events::CONSOLE));
+    world.at(200_000, Act::Stop);
+    world.run();
+    assert!(world.said().contains(&String::from("console")));
+    let came = world.unit(0).halt_poll.counts();
+    assert_eq!((came.successes, came.failures), (0, 1));
+    assert!(came.polled.get() < 4_000, "{came:?}");
+}

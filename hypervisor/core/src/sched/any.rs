@@ -126,6 +126,11 @@ impl Scheduler for AnyScheduler {
         each!(self, sched => sched.context_saved(cpu, prev, now))
     }
 
+    #[inline]
+    fn others_wait(&self, cpu: CpuId) -> bool {
+        each!(self, sched => sched.others_wait(cpu))
+    }
+
     fn set_weight(&self, v: VcpuId, weight: Weight, now: Ticks) -> Result<(), SchedError> {
         each!(self, sched => sched.set_weight(v, weight, now))
     }

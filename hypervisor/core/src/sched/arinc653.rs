@@ -300,6 +300,11 @@ impl Scheduler for Arinc653 {
         CpuSet::EMPTY
     }
 
+    /// A frame is for nobody else.
+    fn others_wait(&self, _cpu: CpuId) -> bool {
+        false
+    }
+
     fn set_weight(&self, v: VcpuId, weight: Weight, _now: Ticks) -> Result<(), SchedError> {
         self.inner.lock().slot(v)?.weight = weight;
         Ok(())

@@ -277,6 +277,7 @@ impl Fair {
         let mut entry = queue.leaving.take()?;
         debug_assert!(entry.unit == prev.unit, "{} was not leaving", prev.unit);
         let state = self.state(entry.unit)?;
+        entry.yielded = prev.leave == Leave::Yields;
         if entry.dying || prev.leave == Leave::Gone {
             drop(queue);
             self.free(entry);
@@ -376,6 +377,10 @@ impl Scheduler for Fair {
 
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         told(self.hand_back(cpu, prev, now))
+    }
+
+    fn others_wait(&self, cpu: CpuId) -> bool {
+        self.loaded.contains(cpu)
     }
 
     fn set_weight(&self, v: VcpuId, weight: Weight, now: Ticks) -> Result<(), SchedError> {

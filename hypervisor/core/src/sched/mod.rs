@@ -165,6 +165,10 @@ pub trait Scheduler: Sync {
     #[must_use = "an idle pCPU that could run it does not know yet"]
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet;
 
+    /// Does a unit wait that the caller's own pCPU could take, and no other was told to take? A hint: `true` also for one that may not run
+    /// there. Asked again and again while a vCPU is waited for.
+    fn others_wait(&self, cpu: CpuId) -> bool;
+
     /// Changes a unit's share from now on.
     ///
     /// # Errors

@@ -351,6 +351,11 @@ impl Scheduler for Null {
         tickle
     }
 
+    /// Nobody takes a CPU from the unit that it belongs to.
+    fn others_wait(&self, _cpu: CpuId) -> bool {
+        false
+    }
+
     fn set_weight(&self, v: VcpuId, weight: Weight, _now: Ticks) -> Result<(), SchedError> {
         self.inner.lock().slot(v)?.weight = weight;
         Ok(())

@@ -418,6 +418,16 @@ impl Scheduler for Rtds {
         tickle
     }
 
+    fn others_wait(&self, _cpu: CpuId) -> bool {
+        let inner = self.inner.lock();
+        // Each CPU that was told comes for one of them.
+        let told = inner.online.iter().filter(|cpu| {
+            let here = inner.here.get(cpu.index());
+            here.is_some_and(|here| here.tickled)
+        });
+        inner.waiting.iter(&self.run_links).count() > told.count()
+    }
+
     fn set_weight(&self, v: VcpuId, weight: Weight, _now: Ticks) -> Result<(), SchedError> {
         self.inner.lock().slot(v)?.weight = weight;
         Ok(())

@@ -128,6 +128,10 @@ impl<S: Scheduler> Scheduler for Observed<S> {
         self.tickles(tickle)
     }
 
+    fn others_wait(&self, cpu: CpuId) -> bool {
+        self.inner.others_wait(cpu)
+    }
+
     fn set_weight(&self, v: VcpuId, weight: Weight, now: Ticks) -> Result<(), SchedError> {
         self.inner.set_weight(v, weight, now)
     }

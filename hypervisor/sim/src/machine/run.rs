@@ -25,7 +25,7 @@ use lull_core::sched::CpuPlace;
 use lull_core::sched::credit2::Config;
 use lull_core::sched::placement::Placement;
 use lull_core::sched::{AnyScheduler, Scheduler, Setup, Topology, UnitParams};
-use lull_core::units::{CpuId, CpuSet, Ticks, VcpuId};
+use lull_core::units::{CpuId, CpuSet, Micros, Ticks, VcpuId};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -163,6 +163,10 @@ impl<S: Scheduler + 'static> Engine<S> {
             };
             machine
                 .add_vcpu(VcpuId::new(v), params)
+                .map_err(|why| why.to_string())?;
+            let look = Micros::new(plan.halt_poll).to_nanos();
+            machine
+                .set_vcpu_halt_poll(VcpuId::new(v), look)
                 .map_err(|why| why.to_string())?;
         }
         if plan.broken == Some(Broken::DropTime)

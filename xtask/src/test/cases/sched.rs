@@ -14,6 +14,9 @@ use crate::{
 pub fn cases() -> Vec<Case> {
     vec![
         Case::icount("sched/credit2-weight", credit2_weight),
+        Case::bochs("sched/credit2-weight-bochs", credit2_weight_bochs),
+        Case::icount("sched/halt-poll", halt_poll),
+        Case::icount("sched/directed-yield", directed_yield),
         Case::icount("sched/credit2-cap", credit2_cap),
         Case::icount("sched/credit2-pin", credit2_pin),
         Case::icount("sched/credit2-soft-affinity", credit2_soft_affinity),
@@ -90,6 +93,118 @@ fn credit2_weight(lab: &Lab<'_>) -> Result<()> {
             wanted * 0.02,
         )?;
     }
+    Ok(())
+}
+
+/// Weights 1:2:4:8 on two CPUs, 10 s of the machine. The heaviest can use no more than one CPU; the others share the other one.
+///
+/// Bochs' CPUs execute ten million instructions a second, so that to change the vCPU takes a third of a millisecond. Slices are
+/// equal, and long against that: otherwise who has the shortest ones would lose the largest part of them.
+fn credit2_weight_bochs(lab: &Lab<'_>) -> Result<()> {
+    let guests = [
+        ("a", "weight=128", 1),
+        ("b", "weight=256", 2),
+        ("c", "weight=512", 4),
+        ("d", "weight=1024", 7),
+    ];
+    let mut rig = lab
+        .bochs("run", "corei7_skylake_x")
+        .cpus(2)
+        .limit(900)
+        .word("sched=credit2")
+        .word("sched_ratelimit_us=10000")
+        .word("for=10");
+    for (name, more, _) in guests {
+        rig = rig.guest(&busy(name, more))?;
+    }
+    let ran = rig.run()?;
+    ran.ok()?;
+    let boot = ran.channel().boot().context("no `boot`")?;
+    ensure!(boot.virt.as_deref() == Some("vmx"), "{boot:?}");
+    let times = guests
+        .iter()
+        .map(|(name, ..)| ran.run_ticks(name))
+        .collect::<Result<Vec<_>>>()?;
+    let total: u64 = times.iter().sum();
+    for ((name, _, part), time) in guests.iter().zip(&times) {
+        let wanted = share(*part, 14);
+        let what = format!("the share of {name}");
+        within(&what, share(*time, total), wanted, wanted * 0.01)?;
+    }
+    within(
+        "the time in guests, of two CPUs",
+        share(total, 20 * boot.tsc_hz),
+        0.97,
+        0.03,
+    )
+}
+
+/// Two vCPUs that spin for each other share a CPU with a guest that never halts: each gives its time to the other one, not to that.
+fn directed_yield(lab: &Lab<'_>) -> Result<()> {
+    for scheduler in ["credit2", "fair"] {
+        let ran = lab
+            .rig("run")
+            .guest("ipi-pair,cmdline=\"spin=2 rounds=3000\"")
+            .guest("busy,cmdline=\"for-ms=60000\"")
+            .cpus(1)
+            .word(&format!("sched={scheduler}"))
+            .word("for=4")
+            .limit(300)
+            .run()?;
+        ran.ok()?.passed("ipi-pair")?;
+        let round = ran.figure("ipi-pair", "round_trip_ticks")?;
+        // Each turn of the other guest would be a millisecond and more.
+        ensure!(
+            round < 50_000.0,
+            "{scheduler}: a round takes {round} ticks on average"
+        );
+        let directed: u64 = ran.end_of("ipi-pair")?.directed_yields.iter().sum();
+        ensure!(
+            directed > 3000,
+            "{scheduler}: {directed} directed yields in 3000 rounds"
+        );
+        let other = ran.run_ticks("busy")?;
+        let hz = ran.channel().boot().context("no `boot`")?.tsc_hz;
+        ensure!(
+            share(other, 4 * hz) > 0.3,
+            "{scheduler}: the other guest had {other} ticks in 4 s"
+        );
+    }
+    Ok(())
+}
+
+/// vCPUs that wake each other are looked after instead of blocked: then a round is shorter, and needs no pass of the scheduler.
+fn halt_poll(lab: &Lab<'_>) -> Result<()> {
+    let pair = |more: &str| {
+        let guest = format!("ipi-pair,{more}cmdline=\"rounds=300\"");
+        lab.rig("run").guest(&guest).cpus(2).run()
+    };
+    let (blocks, looks) = (pair("")?, pair("halt-poll=200,")?);
+    for ran in [&blocks, &looks] {
+        ran.ok()?.passed("ipi-pair")?;
+    }
+    let counts = |ran: &Ran| -> Result<(u64, u64)> {
+        let end = ran.end_of("ipi-pair")?;
+        let sum = |counts: &[u64]| counts.iter().sum();
+        Ok((sum(&end.halt_poll_successes), sum(&end.halt_poll_failures)))
+    };
+    ensure!(counts(&blocks)? == (0, 0), "{:?}", counts(&blocks)?);
+    let (kicked, in_vain) = counts(&looks)?;
+    ensure!(
+        kicked >= 500 && in_vain < 50,
+        "of 600 halts, {kicked} looks were ended by a kick, {in_vain} were in vain"
+    );
+    let passes = |ran: &Ran| -> Result<u64> {
+        Ok(counters(ran, 0)?.sched_passes + counters(ran, 1)?.sched_passes)
+    };
+    let (with, without) = (passes(&looks)?, passes(&blocks)?);
+    ensure!(with * 4 < without, "{with} passes, and {without} without");
+    let round = |ran: &Ran| ran.figure("ipi-pair", "round_trip_ticks");
+    let (with, without) = (round(&looks)?, round(&blocks)?);
+    ensure!(
+        with < without,
+        "a round takes {with} ticks, and {without} without"
+    );
     Ok(())
 }
 

@@ -122,6 +122,16 @@ impl Sleeper for Mock {
     fn io_read(&self, _port: u16, _settle: bool) {
         self.something_happens();
     }
+    /// Time passes, and what is due happens.
+    fn relax(&self) {
+        let state = &self.0;
+        state.now.set(state.now.get() + 50);
+        let next = state.script.borrow().front().map(|&(at, _)| at);
+        let due = next.into_iter().chain(state.armed.get()).min();
+        if due.is_some_and(|due| due <= state.now.get()) {
+            self.something_happens();
+        }
+    }
     fn poll(&self) {}
     fn interrupt_window(&self) {}
     fn take_first_irq(&self) -> Option<Ticks> {
