@@ -98,14 +98,15 @@ fn credit2_weight(lab: &Lab<'_>) -> Result<()> {
 
 /// Weights 1:2:4:8 on two CPUs, 10 s of the machine. The heaviest can use no more than one CPU; the others share the other one.
 ///
-/// Bochs' CPUs execute ten million instructions a second, so that to change the vCPU takes a third of a millisecond. Slices are
-/// equal, and long against that: otherwise who has the shortest ones would lose the largest part of them.
+/// Bochs' CPUs execute ten million instructions a second, so that to change the vCPU takes a third of a millisecond, which is
+/// charged to the one that comes. With slices of 10 ms that is a part of 3 %, and less for who keeps the CPU for several of them:
+/// by that, shares of time inside the guest are off by more than those of time on the CPU.
 fn credit2_weight_bochs(lab: &Lab<'_>) -> Result<()> {
     let guests = [
         ("a", "weight=128", 1),
         ("b", "weight=256", 2),
         ("c", "weight=512", 4),
-        ("d", "weight=1024", 7),
+        ("d", "weight=1024", 8),
     ];
     let mut rig = lab
         .bochs("run", "corei7_skylake_x")
@@ -125,18 +126,17 @@ fn credit2_weight_bochs(lab: &Lab<'_>) -> Result<()> {
         .iter()
         .map(|(name, ..)| ran.run_ticks(name))
         .collect::<Result<Vec<_>>>()?;
-    let total: u64 = times.iter().sum();
-    for ((name, _, part), time) in guests.iter().zip(&times) {
-        let wanted = share(*part, 14);
+    let (heaviest, others) = times.split_last().context("no guests")?;
+    let whole = 10 * boot.tsc_hz;
+    within("the heaviest, of a CPU", share(*heaviest, whole), 1.0, 0.03)?;
+    let rest: u64 = others.iter().sum();
+    within("the others, of a CPU", share(rest, whole), 1.0, 0.06)?;
+    for ((name, _, part), time) in guests.iter().zip(others) {
+        let wanted = share(*part, 7);
         let what = format!("the share of {name}");
-        within(&what, share(*time, total), wanted, wanted * 0.01)?;
+        within(&what, share(*time, rest), wanted, wanted * 0.02)?;
     }
-    within(
-        "the time in guests, of two CPUs",
-        share(total, 20 * boot.tsc_hz),
-        0.97,
-        0.03,
-    )
+    Ok(())
 }
 
 /// Two vCPUs that spin for each other share a CPU with a guest that never halts: each gives its time to the other one, not to that.
