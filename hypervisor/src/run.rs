@@ -14,6 +14,8 @@ mod choose;
 #[cfg(target_os = "none")]
 pub mod command;
 #[cfg(target_os = "none")]
+mod cpu_command;
+#[cfg(target_os = "none")]
 pub mod end;
 #[cfg(target_os = "none")]
 mod guest_command;

@@ -56,6 +56,13 @@ pub enum Command {
         /// Whose.
         of: LatencyOf,
     },
+    /// `offline`, `online`: CPUs leave the scheduler and sleep, or come back.
+    Online {
+        /// Back, or away.
+        on: bool,
+        /// Which.
+        cpus: CpuSet,
+    },
     /// `weight`, `cap`, `pin`, `soft`, `halt-poll`: another parameter of a guest's vCPUs.
     Guest {
         /// Which parameter, and what it is from now on.
@@ -176,6 +183,10 @@ impl fmt::Display for Command {
                     None => f.write_str("latency none ")?,
                 }
                 write!(f, "{of}")
+            }
+            Self::Online { on, cpus } => {
+                let word = if *on { "online" } else { "offline" };
+                write!(f, "{word} {cpus}")
             }
             Self::Guest {
                 change,

@@ -9,12 +9,13 @@ use alloc::vec::Vec;
 
 use lull_core::command::{COMMANDS, Command, LatencyOf, StateRef};
 use lull_core::cstate::{EntryMethod, StateId};
+use lull_core::dispatch::Pcpu;
 use lull_core::governor::StateSet;
 use lull_core::idle::IdleControl;
 use lull_core::options::{MaxCState, Problem};
 use lull_core::units::{CpuId, CpuSet, Micros, Nanos};
 
-use super::{Running, guest_command};
+use super::{Running, cpu_command, guest_command};
 
 /// Carries it out.
 ///
@@ -63,6 +64,7 @@ pub fn run(running: &Running, command: &Command) -> Result<Vec<String>, Problem>
             limit,
             of: LatencyOf::Guest { guest, vcpu },
         } => guest_command::latency(running, *limit, guest, *vcpu),
+        Command::Online { on, cpus } => cpu_command::switch(running, *on, *cpus),
         Command::Guest {
             change,
             guest,
@@ -248,6 +250,9 @@ pub fn describe(running: &Running, cpu: CpuId) -> String {
         micros(control.own_limit()),
         micros(control.claimed_limit()),
     );
+    if running.machine.pcpu(cpu).is_some_and(Pcpu::is_parked) {
+        line += " offline;";
+    }
     for (id, _, one) in classes(running, cpu) {
         let word = if control.off().contains(id) {
             "off"

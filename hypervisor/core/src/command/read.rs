@@ -254,6 +254,18 @@ pub(super) fn halt_poll(spec: &CommandSpec, words: &[&str]) -> Result<Command, P
     })
 }
 
+pub(super) fn offline(spec: &CommandSpec, words: &[&str]) -> Result<Command, Problem> {
+    let [asked] = Words::of(spec, words, &[])?.plain::<1>()?;
+    let cpus = cpus_of(asked)?;
+    Ok(Command::Online { on: false, cpus })
+}
+
+pub(super) fn online(spec: &CommandSpec, words: &[&str]) -> Result<Command, Problem> {
+    let [asked] = Words::of(spec, words, &[])?.plain::<1>()?;
+    let cpus = cpus_of(asked)?;
+    Ok(Command::Online { on: true, cpus })
+}
+
 fn cpus_of(asked: &str) -> Result<CpuSet, Problem> {
     cpu_list(asked)
         .map_err(|why| Problem::new(asked, why, "all, or numbers from 0 to 255 as in 0,2-5"))

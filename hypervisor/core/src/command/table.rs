@@ -52,7 +52,7 @@ impl fmt::Debug for CommandSpec {
 }
 
 /// All commands, in the order in which they are explained.
-pub static COMMANDS: [CommandSpec; 10] = [
+pub static COMMANDS: [CommandSpec; 12] = [
     CommandSpec {
         name: "help",
         forms: &["[COMMAND]"],
@@ -88,6 +88,18 @@ pub static COMMANDS: [CommandSpec; 10] = [
         ],
         help: "limits the exit latency of CPUs, or of those that a guest's vCPUs last ran on",
         read: read::latency,
+    },
+    CommandSpec {
+        name: "offline",
+        forms: &["CPUS"],
+        help: "takes CPUs out of the scheduler; they sleep as deep as they can",
+        read: read::offline,
+    },
+    CommandSpec {
+        name: "online",
+        forms: &["CPUS"],
+        help: "brings them back",
+        read: read::online,
     },
     CommandSpec {
         name: "weight",

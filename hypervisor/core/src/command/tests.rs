@@ -281,6 +281,7 @@ fn commands() -> impl Strategy<Value = Command> {
     ];
     let whose = (guest.clone(), proptest::option::of(0..64_u32));
     prop_oneof![
+        (any::<bool>(), cpus()).prop_map(|(on, cpus)| Command::Online { on, cpus }),
         (change, whose).prop_map(|(change, (guest, vcpu))| Command::Guest {
             vcpu: vcpu.filter(|_| !matches!(change, GuestChange::Cap(_))),
             change,

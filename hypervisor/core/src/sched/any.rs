@@ -122,6 +122,10 @@ impl Scheduler for AnyScheduler {
         each!(self, sched => sched.schedule(cpu, now, prev))
     }
 
+    fn give_up(&self, cpu: CpuId, prev: Prev, now: Ticks) {
+        each!(self, sched => sched.give_up(cpu, prev, now));
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         each!(self, sched => sched.context_saved(cpu, prev, now))
     }

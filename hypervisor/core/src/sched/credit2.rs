@@ -180,6 +180,20 @@ impl Scheduler for Credit2 {
         self.choose(cpu, now, prev)
     }
 
+    fn give_up(&self, cpu: CpuId, prev: Prev, now: Ticks) {
+        let here = self.here.get(cpu.index());
+        let queue = here.and_then(|here| self.queues.get(here.queue.get()?.index()));
+        if let (Some(here), Some(rq)) = (here, queue) {
+            let queue = rq.lock();
+            if let Some(slot) = self.current_of(cpu) {
+                self.burn(&queue, slot, now);
+                slot.place.set(Place::Leaving);
+            }
+            here.current.set(None);
+            here.leaving.set(Some(prev.unit));
+        }
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         let mut tickle = CpuSet::EMPTY;
         self.hand_back(cpu, prev, now, &mut tickle);

@@ -375,6 +375,14 @@ impl Scheduler for Fair {
         self.choose(cpu, now, prev)
     }
 
+    fn give_up(&self, cpu: CpuId, _prev: Prev, now: Ticks) {
+        if let Ok(rq) = self.queue(cpu) {
+            let mut queue = rq.lock();
+            queue.charge(now);
+            queue.leaving = queue.current.take();
+        }
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         told(self.hand_back(cpu, prev, now))
     }

@@ -329,6 +329,12 @@ impl Scheduler for Null {
         }
     }
 
+    fn give_up(&self, cpu: CpuId, _prev: Prev, _now: Ticks) {
+        if let Some(here) = self.inner.lock().here.get_mut(cpu.index()) {
+            here.running = None;
+        }
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, _now: Ticks) -> CpuSet {
         let mut tickle = CpuSet::EMPTY;
         let mut inner = self.inner.lock();

@@ -49,6 +49,7 @@ pub fn random(seed: u64, broken: Option<Broken>) -> Plan {
         changes: rng.one_in(3),
         // Not drawn, so that a seed means what it meant.
         halt_poll: [0, 0, 50, 200][(seed >> 1 & 3) as usize],
+        offline: seed % 3 == 2,
         ..Plan::default()
     }
 }
@@ -188,6 +189,9 @@ fn simpler(plan: &Plan) -> Vec<Plan> {
         if parts[at].weight != Weight::DEFAULT {
             all.push(with(&|plan| plan.load.0[at].weight = Weight::DEFAULT));
         }
+    }
+    if plan.offline {
+        all.push(with(&|plan| plan.offline = false));
     }
     if plan.halt_poll > 0 {
         all.push(with(&|plan| plan.halt_poll = 0));

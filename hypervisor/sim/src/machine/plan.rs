@@ -40,6 +40,8 @@ pub struct Plan {
     pub broken: Option<Broken>,
     /// Weights and affinities change, and vCPUs are removed and added, about once a millisecond.
     pub changes: bool,
+    /// CPUs leave the scheduler and come back, about once a millisecond.
+    pub offline: bool,
     /// CPUs call each other, post to each other and go offline, and NMIs come, all the time.
     pub wakes: bool,
     /// For how long CPUs look for a kick before they block a vCPU, in µs.
@@ -70,6 +72,7 @@ impl Default for Plan {
             jitter: 0,
             broken: None,
             changes: false,
+            offline: false,
             wakes: false,
             halt_poll: 0,
             keep: 0,
@@ -217,6 +220,9 @@ impl Plan {
         }
         if self.changes {
             text.push_str(" --changes");
+        }
+        if self.offline {
+            text.push_str(" --offline");
         }
         if self.wakes {
             text.push_str(" --wakes");

@@ -197,7 +197,7 @@ impl<S: Scheduler + 'static> Engine<S> {
             sweeps: 0,
             slack: plan.timer_slack() + bound,
             events: 0,
-            operator: Operator::new(plan.seed, cpus, &plan.load),
+            operator: Operator::new(plan),
             stopwatch,
             ideal: outcome::ideal(plan),
             had: vec![0; vcpus as usize],
@@ -229,7 +229,7 @@ impl<S: Scheduler + 'static> Engine<S> {
             let (at, cpu) = traffic.next_nmi(START);
             state.events.push(at, What::Nmi, cpu);
         }
-        if plan.changes {
+        if plan.changes || plan.offline {
             let at = self.operator.next(START + over);
             state.events.push(at, What::Change, OUTSIDE);
         }

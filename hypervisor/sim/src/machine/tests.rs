@@ -217,3 +217,27 @@ fn looking_for_kicks_makes_wakes_shorter_and_keeps_all_promises() {
         ..plan()
     });
 }
+
+#[test]
+fn cpus_leave_the_scheduler_and_come_back_and_all_promises_hold() {
+    for scheduler in ["credit2", "fair", "rtds", "null"] {
+        for (seed, changes) in [(1, false), (2, true), (3, true)] {
+            let plan = Plan {
+                seed,
+                scheduler: scheduler.to_owned(),
+                jitter: 300,
+                offline: true,
+                changes,
+                halt_poll: 100,
+                ..plan()
+            };
+            let outcome = keeps_all(&plan);
+            let stays = keeps_all(&Plan {
+                offline: false,
+                ..plan
+            });
+            assert!(outcome.wakes > 100, "{scheduler}: {outcome:?}");
+            assert_ne!(outcome.digest, stays.digest);
+        }
+    }
+}

@@ -1,13 +1,15 @@
 //! Schedulers on the machine: each keeps what it promises to guests.
 
-use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    channel::{Counters, Problem},
+    channel::{Counters, Cstates, Problem},
     test::{
         case::{Case, Lab},
         check::{self, share, within},
-        rig::Ran,
+        rig::{Ran, Running},
     },
 };
 
@@ -17,6 +19,8 @@ pub fn cases() -> Vec<Case> {
         Case::bochs("sched/credit2-weight-bochs", credit2_weight_bochs),
         Case::icount("sched/halt-poll", halt_poll),
         Case::icount("sched/directed-yield", directed_yield),
+        Case::real_time("sched/offline-online", offline_online),
+        Case::real_time("sched/offline-mistakes", offline_mistakes),
         Case::icount("sched/credit2-cap", credit2_cap),
         Case::icount("sched/credit2-pin", credit2_pin),
         Case::icount("sched/credit2-soft-affinity", credit2_soft_affinity),
@@ -205,6 +209,129 @@ fn halt_poll(lab: &Lab<'_>) -> Result<()> {
         with < without,
         "a round takes {with} ticks, and {without} without"
     );
+    Ok(())
+}
+
+/// Polls a command's answer until it says `part` of each CPU of `cpus`.
+fn comes_to(running: &mut Running, cpus: &[u32], part: &str, says: bool) -> Result<()> {
+    for _ in 0..200 {
+        let mut all = true;
+        for cpu in cpus {
+            let answer = running.does(&format!("show cpu={cpu}"))?.answer;
+            all &= answer.iter().any(|line| line.contains(part)) == says;
+        }
+        if all {
+            return Ok(());
+        }
+    }
+    bail!("CPUs {cpus:?}: `{part}` never became {says}")
+}
+
+/// CPUs leave under load, sleep in their deepest state, run no guest, and come back; guests and their timers go on elsewhere.
+fn offline_online(lab: &Lab<'_>) -> Result<()> {
+    for scheduler in ["credit2", "fair", "rtds", "null"] {
+        let mut running = lab
+            .rig("run")
+            .guest("timer,kernel=idle-timer,pin=2,budget-us=2000,cmdline=\"duty=30 periods=200\"")
+            .guest(
+                "pair,kernel=ipi-pair,budget-us=1000,cmdline=\"rounds=20000 watchdog-ms=600000\"",
+            )
+            .guest("spin,kernel=busy,pin=1,budget-us=1000,cmdline=\"for-ms=600000\"")
+            .cpus(4)
+            .word(&format!("sched={scheduler}"))
+            .word("keep")
+            .limit(300)
+            .start()?;
+        running.up(3)?;
+        let twice = running.does("offline 1-3")?;
+        ensure!(
+            twice.answer.iter().any(|said| said.contains("go offline")),
+            "{twice:?}"
+        );
+        comes_to(&mut running, &[1, 2, 3], "offline", true)?;
+        let before = running.reading()?;
+        let mut after = running.reading()?;
+        let mut hz = 0;
+        running.session.wait_for(Duration::ZERO, |channel| {
+            hz = channel.boot().map_or(0, |boot| boot.tsc_hz);
+            true
+        })?;
+        // A quarter of a second of the machine, so that it shows.
+        while after.now - before.now < hz / 4 {
+            after = running.reading()?;
+        }
+        for cpu in 1..4 {
+            let one = |reading: &Cstates| -> Result<(u64, u64)> {
+                let counters = &check::cpu(reading, cpu)?.counters;
+                Ok((counters.guest, counters.sched_passes))
+            };
+            ensure!(
+                one(&before)? == one(&after)?,
+                "{scheduler}: cpu{cpu} is offline, and runs guests or the scheduler"
+            );
+        }
+        let guest =
+            |reading: &Cstates| Ok::<_, anyhow::Error>(check::cpu(reading, 0)?.counters.guest);
+        // `null` has a CPU for one vCPU only, and that may be halted.
+        ensure!(
+            scheduler == "null" || guest(&after)? > guest(&before)?,
+            "{scheduler}: nothing runs on the CPU that is left"
+        );
+        running.does("online 1-3")?;
+        comes_to(&mut running, &[1, 2, 3], "offline", false)?;
+        // A few times in a row, under load.
+        for _ in 0..5 {
+            running.does("offline 2")?;
+            running.does("online 2")?;
+            running.does("offline 1,3")?;
+            running.does("online all")?;
+        }
+        comes_to(&mut running, &[1, 2, 3], "offline", false)?;
+        let ended = running
+            .session
+            .wait_for(Duration::from_secs(120), |channel| {
+                channel
+                    .guests()
+                    .filter(|guest| guest.event == "end")
+                    .count()
+                    >= 2
+            })?;
+        ensure!(ended, "{scheduler}: the guests do not come to their ends");
+        running.session.press("Q")?;
+        let ran = running.finish()?;
+        ran.adds_up()?.passed("timer")?.passed("pair")?;
+    }
+    Ok(())
+}
+
+/// What cannot leave stays, and the reason is said.
+fn offline_mistakes(lab: &Lab<'_>) -> Result<()> {
+    let mut running = lab.rig("run").guest("quiet").word("keep").start()?;
+    running.up(1)?;
+    for (line, why, expected) in [
+        ("offline 0", "takes the debug keys", "other CPUs"),
+        ("offline 9", "did not come up", "CPUs of 0-3"),
+        ("offline 3-1", "above", "numbers"),
+        ("offline", "something is missing", "offline CPUS"),
+    ] {
+        let answer = running.command(line)?;
+        ensure!(
+            !answer.ok && answer.why.contains(why) && answer.expected.contains(expected),
+            "`{line}`: {answer:?}"
+        );
+    }
+    running.does("offline all")?;
+    comes_to(&mut running, &[1, 2, 3], "offline", true)?;
+    let again = running.does("offline all")?;
+    ensure!(
+        again
+            .answer
+            .iter()
+            .any(|said| said.contains("offline already")),
+        "{again:?}"
+    );
+    running.session.press("Q")?;
+    running.finish()?.adds_up()?;
     Ok(())
 }
 

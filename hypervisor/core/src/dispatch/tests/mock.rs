@@ -26,6 +26,7 @@ pub enum Act {
     Kick(u32),
     Remove(u32),
     FireEarly,
+    Ask(CpuChange),
     Stop,
 }
 
@@ -77,6 +78,7 @@ impl Mock {
                 state.cpu.set(0);
                 machine.post_from_handler(Events::TIMER, Cause::OwnTimer);
             }
+            Act::Ask(change) => machine.ask(CPU0, change),
             Act::Stop => machine.post(CPU0, Events::STOP),
         }
         state.cpu.set(0);
@@ -203,6 +205,20 @@ impl Runner for Guests {
 
     fn call(&self) {
         self.said.borrow_mut().push("call".into());
+    }
+
+    fn parks(&self) {
+        self.said.borrow_mut().push("parks".into());
+    }
+
+    fn unparks(&self) {
+        self.said.borrow_mut().push("unparks".into());
+    }
+
+    fn refused(&self, change: CpuChange, why: SchedError) {
+        self.said
+            .borrow_mut()
+            .push(std::format!("{change:?}: {why}"));
     }
 
     fn load(&self, v: VcpuId) {
