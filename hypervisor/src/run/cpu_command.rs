@@ -14,14 +14,16 @@ use super::hosting::CONSOLE_CPU;
 
 /// Takes CPUs out of their schedulers, or brings them back.
 pub(super) fn switch(running: &Running, on: bool, cpus: CpuSet) -> Result<Vec<String>, Problem> {
-    let there: CpuSet = running.online.iter().copied().collect();
+    // One on which virtualization cannot be switched on has chosen no states, and turns no dispatch loop.
+    let turns = |cpu: &CpuId| running.choice(*cpu).is_some();
+    let there: CpuSet = running.online.iter().copied().filter(turns).collect();
     let word = cpus.to_string();
     let meant: Vec<CpuId> = if cpus == CpuSet::ALL {
         let all = there.iter().filter(|&cpu| on || cpu != CONSOLE_CPU);
         all.collect()
     } else if !cpus.is_subset(&there) {
         let missing = cpus.difference(&there);
-        let why = format!("{missing} did not come up");
+        let why = format!("{missing} not there, or not up yet");
         return Err(Problem::new(&word, why, format!("CPUs of {there}")));
     } else if !on && cpus.contains(CONSOLE_CPU) {
         let why = format!("{CONSOLE_CPU} takes the debug keys");
