@@ -14,7 +14,11 @@ mod choose;
 #[cfg(target_os = "none")]
 pub mod command;
 #[cfg(target_os = "none")]
+mod cpu_command;
+#[cfg(target_os = "none")]
 pub mod end;
+#[cfg(target_os = "none")]
+mod guest_command;
 #[cfg(target_os = "none")]
 pub mod guests;
 #[cfg(target_os = "none")]

@@ -78,6 +78,12 @@ pub struct SimArgs {
     /// Weights and affinities change, and vCPUs are removed and added, about once a millisecond
     #[arg(long)]
     changes: bool,
+    /// CPUs leave the scheduler and come back, about once a millisecond
+    #[arg(long)]
+    offline: bool,
+    /// For how long CPUs look for a kick before they block a vCPU, in microseconds
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    halt_poll: u64,
     /// CPUs call each other, post to each other and go offline, and NMIs come, all the time, beside the load; with --explore,
     /// machines of up to --cpus CPUs that do
     #[arg(long)]
@@ -180,6 +186,8 @@ impl SimArgs {
             broken: self.broken,
             changes: self.changes,
             wakes: self.wakes,
+            offline: self.offline,
+            halt_poll: self.halt_poll,
             keep,
             timed: self.curve,
         };

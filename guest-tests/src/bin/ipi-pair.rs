@@ -6,6 +6,7 @@
 //!
 //! With `spin=1`, CPU 0 does not halt but spins until CPU 1, halted, has answered, and CPU 1 answers by a store alone. Between rounds
 //! CPU 0 spins for 20 µs more. What is measured is the way from the interrupt's sending to the sight of the answer.
+//! With `spin=2`, both spin, and no interrupt is sent: each goes on as soon as the other has run.
 //!
 //! Options: `rounds=1000`, `spin=0`, `watchdog-ms=60000`.
 //!
@@ -41,6 +42,8 @@ static BALL: AtomicU32 = AtomicU32::new(0);
 static ROUNDS: AtomicU32 = AtomicU32::new(0);
 /// CPU 0 spins instead of halting.
 static SPINS: AtomicBool = AtomicBool::new(false);
+/// CPU 1, too.
+static BOTH_SPIN: AtomicBool = AtomicBool::new(false);
 /// Between two rounds in which it spins.
 const SETTLE_MICROS: u64 = 20;
 
@@ -101,7 +104,11 @@ fn partner(own: CpuIndex) {
     }
     let mut round = 0;
     loop {
-        wait_for_interrupt(round + 1);
+        if BOTH_SPIN.load(Ordering::Relaxed) {
+            wait_for_answer(2 * round + 1);
+        } else {
+            wait_for_interrupt(round + 1);
+        }
         check_eq!(
             BALL.load(Ordering::SeqCst),
             2 * round + 1,
@@ -124,7 +131,8 @@ fn main(machine: &Machine<'_>) {
     let options = &machine.options;
     let rounds = options.number("rounds", 1000, 1..=100_000_000) as u32;
     let watchdog = options.number("watchdog-ms", 60_000, 1..=10_000_000);
-    let spins = options.number("spin", 0, 0..=1) != 0;
+    let spin = options.number("spin", 0, 0..=2);
+    let (spins, both) = (spin != 0, spin == 2);
     options.report_unknown();
     smp::require(2);
     let Some(other) = CpuIndex::new(1) else {
@@ -132,6 +140,7 @@ fn main(machine: &Machine<'_>) {
     };
     ROUNDS.store(rounds, Ordering::SeqCst);
     SPINS.store(spins, Ordering::SeqCst);
+    BOTH_SPIN.store(both, Ordering::SeqCst);
     smp::start();
     // Time for CPU 1 to halt: the first round is then like the others.
     timer::sleep_micros(1000);
@@ -141,10 +150,15 @@ fn main(machine: &Machine<'_>) {
     let begin = cpu::now();
     let mut stamp = begin;
     for round in 0..rounds {
-        if spins {
-            stamp = settle();
+        if both {
+            stamp = cpu::now();
+            BALL.store(2 * round + 1, Ordering::SeqCst);
+        } else {
+            if spins {
+                stamp = settle();
+            }
+            pass(2 * round + 1, other);
         }
-        pass(2 * round + 1, other);
         if spins {
             wait_for_answer(2 * round + 2);
         } else {
@@ -193,7 +207,7 @@ fn main(machine: &Machine<'_>) {
     );
     check_eq!(
         count(other, INTERRUPTS),
-        rounds,
+        if both { 0 } else { rounds },
         "interrupts that CPU 1 took"
     );
 }

@@ -6,6 +6,7 @@
 //! To add one: a variant of [`Command`], how it is shown, and a row of [`COMMANDS`].
 
 use crate::options::{MaxCState, Problem};
+use crate::sched::{Cap, Weight};
 use crate::units::{CpuSet, DomId, Micros};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -55,6 +56,51 @@ pub enum Command {
         /// Whose.
         of: LatencyOf,
     },
+    /// `offline`, `online`: CPUs leave the scheduler and sleep, or come back.
+    Online {
+        /// Back, or away.
+        on: bool,
+        /// Which.
+        cpus: CpuSet,
+    },
+    /// `weight`, `cap`, `pin`, `soft`, `halt-poll`: another parameter of a guest's vCPUs.
+    Guest {
+        /// Which parameter, and what it is from now on.
+        change: GuestChange,
+        /// Which guest.
+        guest: GuestRef,
+        /// Which vCPU of it; `None` for all.
+        vcpu: Option<u32>,
+    },
+}
+
+/// What a guest's vCPUs are given from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestChange {
+    /// The share of each of them.
+    Weight(Weight),
+    /// The most that all of them have together; `None`: as much as there is.
+    Cap(Option<Cap>),
+    /// Where they may run.
+    Pin(CpuSet),
+    /// Where they prefer to run.
+    Soft(CpuSet),
+    /// For how long their pCPUs look for a kick before they block.
+    HaltPoll(Micros),
+}
+
+/// As it is typed, without whom it is about.
+impl fmt::Display for GuestChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Weight(weight) => write!(f, "weight {weight}"),
+            Self::Cap(Some(cap)) => write!(f, "cap {cap}"),
+            Self::Cap(None) => f.write_str("cap none"),
+            Self::Pin(cpus) => write!(f, "pin {cpus}"),
+            Self::Soft(cpus) => write!(f, "soft {cpus}"),
+            Self::HaltPoll(limit) => write!(f, "halt-poll {}", limit.get()),
+        }
+    }
 }
 
 /// A state of a CPU.
@@ -137,6 +183,18 @@ impl fmt::Display for Command {
                     None => f.write_str("latency none ")?,
                 }
                 write!(f, "{of}")
+            }
+            Self::Online { on, cpus } => {
+                let word = if *on { "online" } else { "offline" };
+                write!(f, "{word} {cpus}")
+            }
+            Self::Guest {
+                change,
+                guest,
+                vcpu,
+            } => {
+                write!(f, "{change} guest={guest}")?;
+                vcpu.map_or(Ok(()), |vcpu| write!(f, " vcpu={vcpu}"))
             }
         }
     }

@@ -20,7 +20,7 @@
 use crate::governor::Governor;
 use crate::idle::{CpuIdle, MonitorTrust};
 use crate::platform::Platform;
-use crate::sched::Scheduler;
+use crate::sched::{SchedError, Scheduler};
 use crate::units::{Ticks, VcpuId};
 
 mod machine;
@@ -29,7 +29,7 @@ mod pcpu_loop;
 mod stats;
 
 pub use machine::Machine;
-pub use pcpu::Pcpu;
+pub use pcpu::{CpuChange, Pcpu};
 pub use stats::{DispatchCounts, DispatchStats, PassCause, WokenBy};
 
 /// Why a vCPU came back from [`Runner::enter`].
@@ -84,6 +84,17 @@ pub trait Runner {
     /// The pCPU comes out of a sleep, at this time. Whatever it does delays what woke the pCPU.
     fn woken(&self, now: Ticks) {
         let _ = now;
+    }
+
+    /// The pCPU has left its scheduler, and sleeps from now on: it takes no calls.
+    fn parks(&self) {}
+
+    /// The pCPU comes back.
+    fn unparks(&self) {}
+
+    /// The pCPU could not do what it was asked, and goes on as before.
+    fn refused(&self, change: CpuChange, why: SchedError) {
+        let _ = (change, why);
     }
 
     /// The vCPU is about to run on this pCPU: its registers go in.

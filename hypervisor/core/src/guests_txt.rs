@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! # NAME [kernel=FILE] [vcpus=N] [mem=SIZE] [weight=N] [pin=CPU|LO-HI|all] [latency=MICROSECONDS]
-//!      [soft=CPU|LO-HI|all] [cap=PERCENT] [period-us=N] [budget-us=N] [extratime=on|off] [cmdline="..."]
+//!      [soft=CPU|LO-HI|all] [cap=PERCENT] [halt-poll=MICROSECONDS] [period-us=N] [budget-us=N] [extratime=on|off]
+//!      [cmdline="..."]
 //! idle-timer pin=1
 //! heavy kernel=busy vcpus=2 mem=64M weight=1024 pin=0-1 cmdline="seconds=10 say=\"hi\""
 //! ```
@@ -31,6 +32,8 @@ pub const MAX_VCPUS: u32 = 64;
 pub const MAX_NAME: usize = 31;
 /// The largest limit on exit latency: a second, which no C-state takes.
 pub const MAX_LATENCY: Micros = Micros::new(1_000_000);
+/// The longest look for a kick before a vCPU blocks: what lasts longer is worth a sleep anywhere.
+pub const MAX_HALT_POLL: Micros = Micros::new(10_000);
 /// The longest command line of a guest, in bytes.
 pub const MAX_CMDLINE: usize = 1024;
 
@@ -134,6 +137,8 @@ pub struct GuestConfig {
     pub pin: Pin,
     /// The longest exit latency that its vCPUs accept, each of the pCPU that it last ran on. `None`: any.
     pub latency: Option<Micros>,
+    /// For how long at most the pCPU of one looks for a kick before it blocks; zero: not at all.
+    pub halt_poll: Micros,
     /// Where they prefer to run, among where they may.
     pub soft: Pin,
     /// The most that all of them may have together.
@@ -159,6 +164,7 @@ impl GuestConfig {
             weight: Weight::DEFAULT,
             pin: Pin::All,
             latency: None,
+            halt_poll: Micros::ZERO,
             soft: Pin::All,
             cap: None,
             rt: RtParams::DEFAULT,
@@ -215,6 +221,9 @@ impl fmt::Display for GuestConfig {
         }
         if let Some(cap) = self.cap {
             write!(f, " cap={cap}")?;
+        }
+        if self.halt_poll != Micros::ZERO {
+            write!(f, " halt-poll={}", self.halt_poll.get())?;
         }
         if self.rt.period() != RtParams::DEFAULT.period() {
             write!(f, " period-us={}", self.rt.period().get())?;

@@ -24,7 +24,7 @@
 //! the choice may serve again. If calls come on that way already, or shortly after it, the CPU looks for another one for a moment each
 //! time it has served one, before it tries to sleep again.
 
-use crate::cstate::{CStateFlags, CStateTable, EntryMethod, Fit, StateId};
+use crate::cstate::{CState, CStateFlags, CStateTable, EntryMethod, Fit, StateId};
 use crate::governor::{Governor, IdleContext, IdleOutcome, Selection, StateSet, WakeReason};
 use crate::platform::Platform;
 use crate::residency::CpuAccount;
@@ -88,6 +88,8 @@ pub struct CpuIdle<G> {
     pace: Pace,
     /// The changes that were [followed](Self::follow).
     followed: Option<u32>,
+    /// The CPU is offline: it sleeps as deep as it can.
+    parked: bool,
 }
 
 /// What one idle entry sleeps by.
@@ -151,6 +153,7 @@ impl<G: Governor> CpuIdle<G> {
             untold: Stays::new(),
             pace: Pace::new(),
             followed: None,
+            parked: false,
         }
     }
 
@@ -182,6 +185,33 @@ impl<G: Governor> CpuIdle<G> {
     /// Takes states out of the choice, and back into it, from now on.
     pub fn set_disabled(&mut self, disabled: StateSet) {
         self.disabled = disabled;
+    }
+
+    /// `true`: the CPU is offline, and sleeps in its deepest state that is not off, whatever its governor and limits on latency
+    /// would make of it.
+    pub fn set_parked(&mut self, parked: bool) {
+        self.parked = parked;
+    }
+
+    /// The states that must not be chosen now, and the limit on exit latency.
+    fn bounds(&self) -> (StateSet, Option<Nanos>) {
+        if !self.parked {
+            return (self.disabled, self.latency_limit);
+        }
+        let on = |&(id, state): &(StateId, &CState)| {
+            state.method != EntryMethod::Poll && !self.disabled.contains(id)
+        };
+        let deepest = self.table.iter().filter(on).last();
+        match deepest {
+            None => (self.disabled, self.latency_limit),
+            Some((deepest, _)) => {
+                let others = self.table.iter().filter(|(id, _)| *id != deepest);
+                (
+                    others.fold(self.disabled, |set, (id, _)| set.with(id, true)),
+                    None,
+                )
+            }
+        }
     }
 
     /// Records idle periods from now on.
@@ -370,9 +400,10 @@ impl<G: Governor> CpuIdle<G> {
         now: Ticks,
         next_deadline: Option<Ticks>,
     ) -> Choice {
+        let (disabled, latency_limit) = self.bounds();
         let context = IdleContext {
-            latency_limit: self.latency_limit,
-            disabled: self.disabled,
+            latency_limit,
+            disabled,
             ..moment(platform, &self.table, now, next_deadline)
         };
         let context = self.after_poll(context.with_limit_first());
@@ -479,9 +510,10 @@ impl<G: Governor> CpuIdle<G> {
                 },
             };
             self.governor.reflect(&self.table, &outcome);
+            let (disabled, latency_limit) = self.bounds();
             let context = IdleContext {
-                latency_limit: self.latency_limit,
-                disabled: self.disabled,
+                latency_limit,
+                disabled,
                 ..moment(platform, &self.table, stay.again_at, choice.deadline)
             };
             self.governor.again(&context.with_limit_first());

@@ -13,6 +13,7 @@ use lull_core::cstate::acpi::{CstEntry, CstMethod};
 use lull_core::governor::WakeReason;
 use lull_core::options;
 use lull_core::residency::{HwSnapshot, HwValue};
+use lull_core::sched::unit::HaltPollCounts;
 use lull_core::trace::IdlePeriod;
 use lull_core::units::{CpuId, DomId, Micros, Nanos, TickRate, Ticks};
 
@@ -315,6 +316,10 @@ pub struct GuestEnd<'a> {
     pub reason: &'a str,
     /// Time that each vCPU ran.
     pub run: &'a [Ticks],
+    /// What came of looking for a kick before each vCPU was blocked.
+    pub looks: &'a [HaltPollCounts],
+    /// How often each vCPU gave its time to another one while it spun.
+    pub directed_yields: &'a [u64],
 }
 
 /// Start or end of a guest.
@@ -346,6 +351,21 @@ impl Guest<'_> {
                     .array("run_ticks", |a| {
                         for &ticks in end.run {
                             a.u64(ticks.get());
+                        }
+                    })
+                    .array("halt_poll_successes", |a| {
+                        for one in end.looks {
+                            a.u64(one.successes);
+                        }
+                    })
+                    .array("halt_poll_failures", |a| {
+                        for one in end.looks {
+                            a.u64(one.failures);
+                        }
+                    })
+                    .array("directed_yields", |a| {
+                        for &count in end.directed_yields {
+                            a.u64(count);
                         }
                     });
             }
@@ -744,17 +764,25 @@ mod tests {
             "{\"v\":1,\"type\":\"guest\",\"id\":1,\"name\":\"idle-timer\",\"event\":\"start\",\"vcpus\":2}\n"
         );
         let run = [Ticks::new(5), Ticks::new(7)];
+        let looks = [(4, 1), (0, 2)].map(|(successes, failures)| HaltPollCounts {
+            successes,
+            failures,
+            polled: Ticks::ZERO,
+        });
         guest.end = Some(GuestEnd {
             verdict: "pass",
             how: "port",
             code: 16,
             reason: "",
             run: &run,
+            looks: &looks,
+            directed_yields: &[3, 0],
         });
         assert_eq!(
             text(|s| guest.write(s)),
             "{\"v\":1,\"type\":\"guest\",\"id\":1,\"name\":\"idle-timer\",\"event\":\"end\",\"vcpus\":2,\
-             \"verdict\":\"pass\",\"how\":\"port\",\"code\":16,\"reason\":\"\",\"run_ticks\":[5,7]}\n"
+             \"verdict\":\"pass\",\"how\":\"port\",\"code\":16,\"reason\":\"\",\"run_ticks\":[5,7],\
+             \"halt_poll_successes\":[4,0],\"halt_poll_failures\":[1,2],\"directed_yields\":[3,0]}\n"
         );
     }
 

@@ -2,11 +2,12 @@
 
 use arrayvec::ArrayString;
 use lull_core::platform::Clock;
-use lull_core::sched::Scheduler;
 use lull_core::sched::unit::Phase;
+use lull_core::sched::{Scheduler, Unit};
+use lull_core::units::Nanos;
 
 use crate::domain::devices::Verdict;
-use crate::domain::{Activity, Domain, ExitKind};
+use crate::domain::{Activity, Domain, ExitKind, Vcpu};
 use crate::dumpln;
 use crate::machine::BareMetal;
 use crate::run::Running;
@@ -44,16 +45,46 @@ fn print_domain(running: &Running, domain: &Domain) {
             .map(|unit| unit.state.phase());
         let exits = vcpu.exits();
         dumpln!(
-            "   {} {}, {}; run {} us; exits {}: {}",
+            "   {} {}, {}; run {} us{}{}; exits {}: {}",
             vcpu_name(running, vcpu.id()),
             activity_word(vcpu.activity()),
             phase_word(phase),
             crate::time::rate()
                 .to_micros(run_time(running, vcpu.id(), now))
                 .get(),
+            looks(running, vcpu),
+            yields(running, vcpu),
             exits.total(),
             Kinds(exits),
         );
+    }
+}
+
+/// What looking for kicks came to, if the vCPU is allowed to, or was.
+fn looks(running: &Running, vcpu: &Vcpu) -> ArrayString<128> {
+    let Some(unit) = running.machine.sched().units().get(vcpu.id()) else {
+        return ArrayString::new();
+    };
+    let (poll, counts) = (&unit.halt_poll, unit.halt_poll.counts());
+    if poll.limit() == Nanos::ZERO && counts.successes + counts.failures == 0 {
+        return ArrayString::new();
+    }
+    text(format_args!(
+        "; halt-poll {} of {} us: {} kicked, {} in vain, {} us",
+        poll.window().get() / 1000,
+        poll.limit().get() / 1000,
+        counts.successes,
+        counts.failures,
+        crate::time::rate().to_micros(counts.polled).get(),
+    ))
+}
+
+/// How often it gave its time to another vCPU of its guest while it spun, if it did.
+fn yields(running: &Running, vcpu: &Vcpu) -> ArrayString<48> {
+    let unit = running.machine.sched().units().get(vcpu.id());
+    match unit.map_or(0, Unit::directed_yields) {
+        0 => ArrayString::new(),
+        count => text(format_args!("; {count} directed yields")),
     }
 }
 

@@ -7,15 +7,15 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use lull_core::command::{COMMANDS, Command, GuestRef, LatencyOf, StateRef};
+use lull_core::command::{COMMANDS, Command, LatencyOf, StateRef};
 use lull_core::cstate::{CState, EntryMethod, StateId};
+use lull_core::dispatch::Pcpu;
 use lull_core::governor::StateSet;
 use lull_core::idle::IdleControl;
 use lull_core::options::{MaxCState, Problem};
 use lull_core::units::{CpuId, CpuSet, Micros, Nanos};
 
-use super::Running;
-use crate::domain::{Domain, Vcpu};
+use super::{Running, cpu_command, guest_command};
 
 /// Carries it out.
 ///
@@ -63,7 +63,13 @@ pub fn run(running: &Running, command: &Command) -> Result<Vec<String>, Problem>
         Command::Latency {
             limit,
             of: LatencyOf::Guest { guest, vcpu },
-        } => guest_latency(running, *limit, guest, *vcpu),
+        } => guest_command::latency(running, *limit, guest, *vcpu),
+        Command::Online { on, cpus } => cpu_command::switch(running, *on, *cpus),
+        Command::Guest {
+            change,
+            guest,
+            vcpu,
+        } => guest_command::change(running, *change, guest, *vcpu),
     }
 }
 
@@ -101,7 +107,7 @@ fn on(cpus: &[CpuId]) -> String {
     format!("cpu {set}")
 }
 
-fn limit_words(limit: Option<Micros>) -> String {
+pub(super) fn limit_words(limit: Option<Micros>) -> String {
     match limit {
         None => "no limit on exit latency".to_string(),
         Some(limit) => format!("exit latency at most {} us", limit.get()),
@@ -231,63 +237,6 @@ fn limit_depth(
     Ok(Vec::from([format!("{said} on {}{but}", on(&chosen))]))
 }
 
-fn guest_latency(
-    running: &Running,
-    limit: Option<Micros>,
-    guest: &GuestRef,
-    vcpu: Option<u32>,
-) -> Result<Vec<String>, Problem> {
-    let is_meant = |domain: &&Domain| match guest {
-        GuestRef::Id(id) => domain.id() == *id,
-        GuestRef::Name(name) => domain.config().name == *name,
-    };
-    let word = format!("guest={guest}");
-    let Some(domain) = running.domains.iter().find(is_meant) else {
-        let names: Vec<String> = running
-            .domains
-            .iter()
-            .map(|domain| format!("{} {}", domain.id(), domain.config().name))
-            .collect();
-        let expected = if names.is_empty() {
-            "there are no guests".to_string()
-        } else {
-            format!("one of {}", names.join(", "))
-        };
-        return Err(Problem::new(&word, "no such guest", expected));
-    };
-    if domain.end_report().is_some() {
-        return Err(Problem::new(&word, "it has ended", "a guest that runs"));
-    }
-    let all = domain.vcpus();
-    let meant: &[Vcpu] = match vcpu {
-        None => all,
-        Some(index) => match all.get(index as usize..=index as usize) {
-            Some(one) => one,
-            None => {
-                return Err(Problem::new(
-                    &format!("vcpu={index}"),
-                    "no such vCPU",
-                    format!("one below {}", all.len()),
-                ));
-            }
-        },
-    };
-    for vcpu in meant {
-        let set = running
-            .machine
-            .set_vcpu_latency(vcpu.id(), limit.map(Micros::to_nanos));
-        debug_assert!(set.is_ok(), "it has a slot");
-    }
-    let which = match vcpu {
-        None => format!("{}", domain.id()),
-        Some(index) => format!("{}v{index}", domain.id()),
-    };
-    Ok(Vec::from([format!(
-        "{} on the CPUs that {which} last ran on",
-        limit_words(limit)
-    )]))
-}
-
 /// One line: what is set for a CPU.
 pub fn describe(running: &Running, cpu: CpuId) -> String {
     let Some(control) = control(running, cpu) else {
@@ -304,6 +253,9 @@ pub fn describe(running: &Running, cpu: CpuId) -> String {
         micros(control.own_limit()),
         micros(control.claimed_limit()),
     );
+    if running.machine.pcpu(cpu).is_some_and(Pcpu::is_parked) {
+        line += " offline;";
+    }
     for (id, _, one) in classes(running, cpu) {
         let word = if control.off().contains(id) {
             "off"

@@ -9,7 +9,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use lull_core::guests_txt::{GuestConfig, GuestList, LineProblem};
 use lull_core::options::Options;
 use lull_core::platform::Clock;
-use lull_core::sched::{Scheduler, UnitParams};
+use lull_core::sched::unit::HaltPollCounts;
+use lull_core::sched::{Scheduler, Unit, UnitParams};
 use lull_core::units::{CpuId, CpuSet, DomId, Micros, Ticks, VcpuId};
 use spin::mutex::SpinMutex;
 
@@ -199,6 +200,9 @@ pub fn add_to_scheduler(running: &Running) {
             let limit = domain.config().latency.map(Micros::to_nanos);
             let set = running.machine.set_vcpu_latency(vcpu.id(), limit);
             debug_assert!(set.is_ok(), "it has a slot");
+            let look = domain.config().halt_poll.to_nanos();
+            let set = running.machine.set_vcpu_halt_poll(vcpu.id(), look);
+            debug_assert!(set.is_ok(), "it has a slot");
         }
     }
 }
@@ -292,6 +296,17 @@ fn report_one(running: &Running, domain: &Domain, cut_off: Option<&str>) {
         .iter()
         .map(|vcpu| run_time(running, vcpu.id(), now))
         .collect();
+    let looks: Vec<HaltPollCounts> = domain
+        .vcpus()
+        .iter()
+        .map(|vcpu| halt_polls(running, vcpu.id()))
+        .collect();
+    let directed_yields: Vec<u64> = domain
+        .vcpus()
+        .iter()
+        .filter_map(|vcpu| running.machine.sched().units().get(vcpu.id()))
+        .map(Unit::directed_yields)
+        .collect();
     log::info!("{} {}: {word}; {death}", domain.id(), domain.config().name);
     machine_channel::guest(&record(
         domain,
@@ -301,6 +316,8 @@ fn report_one(running: &Running, domain: &Domain, cut_off: Option<&str>) {
             code: code.into(),
             reason,
             run: &run,
+            looks: &looks,
+            directed_yields: &directed_yields,
         }),
     ));
 }
@@ -313,6 +330,12 @@ pub fn run_time(running: &Running, v: VcpuId, now: Ticks) -> Ticks {
         .units()
         .get(v)
         .map_or(Ticks::ZERO, |unit| unit.run_time(now))
+}
+
+/// What came of looking for kicks before a vCPU was blocked.
+pub fn halt_polls(running: &Running, v: VcpuId) -> HaltPollCounts {
+    let unit = running.machine.sched().units().get(v);
+    unit.map_or(HaltPollCounts::default(), |unit| unit.halt_poll.counts())
 }
 
 fn record<'a>(domain: &'a Domain, end: Option<GuestEnd<'a>>) -> Guest<'a> {

@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use lull_core::dispatch::{RunOutcome, Runner};
+use lull_core::dispatch::{CpuChange, RunOutcome, Runner};
 use lull_core::platform::Clock;
+use lull_core::sched::SchedError;
 use lull_core::units::{CpuId, DomId, TickRate, Ticks, VcpuId};
 use lull_core::wake::Events;
 
@@ -17,7 +18,7 @@ use crate::virt::{GateEvent, barriers};
 use crate::{console, keys, smp, time};
 
 /// The CPU that takes debug keys, and reports guests that have ended.
-const CONSOLE_CPU: CpuId = CpuId::new(0);
+pub(super) const CONSOLE_CPU: CpuId = CpuId::new(0);
 
 /// Some domain has ended and was not reported yet.
 static UNREPORTED: AtomicBool = AtomicBool::new(false);
@@ -90,6 +91,21 @@ impl Runner for Hosting {
 
     fn woken(&self, now: Ticks) {
         hardware::sample_if_old(self.running, self.cpu, now);
+    }
+
+    fn parks(&self) {
+        smp::calls::close();
+        hardware::sample(self.running, self.cpu, BareMetal.now());
+        log::info!("{}: offline", self.cpu);
+    }
+
+    fn unparks(&self) {
+        smp::calls::open();
+        log::info!("{}: online", self.cpu);
+    }
+
+    fn refused(&self, change: CpuChange, why: SchedError) {
+        log::warn!("{}: {change:?} is refused: {why}", self.cpu);
     }
 
     fn load(&self, v: VcpuId) {

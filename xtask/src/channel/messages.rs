@@ -340,6 +340,11 @@ pub struct GuestEvent {
     pub reason: Option<String>,
     /// Time on a CPU, per vCPU.
     pub run_ticks: Vec<u64>,
+    /// How often a kick came while it was looked for before a vCPU was blocked, per vCPU; and how often none did.
+    pub halt_poll_successes: Vec<u64>,
+    pub halt_poll_failures: Vec<u64>,
+    /// How often a vCPU gave its time to another of its guest while it spun, per vCPU.
+    pub directed_yields: Vec<u64>,
 }
 
 impl GuestEvent {

@@ -1,12 +1,13 @@
 //! From words to a command, one function for each row of the table.
 
-use super::{COMMANDS, Command, CommandSpec, GuestRef, LatencyOf, StateRef, table};
+use super::{COMMANDS, Command, CommandSpec, GuestChange, GuestRef, LatencyOf, StateRef, table};
 use crate::governor::AnyGovernor;
-use crate::guests_txt::{MAX_LATENCY, MAX_NAME, MAX_VCPUS};
+use crate::guests_txt::{MAX_HALT_POLL, MAX_LATENCY, MAX_NAME, MAX_VCPUS};
 use crate::options::{MaxCState, Problem, cpu_list, number};
+use crate::sched::{Cap, Weight};
 use crate::units::{CpuSet, DomId, Micros};
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 
 /// The words of a command: those without a `=` in order, and each `name=value` at most once.
 struct Words<'a> {
@@ -161,20 +162,13 @@ pub(super) fn latency(spec: &CommandSpec, words: &[&str]) -> Result<Command, Pro
             Some(Micros::new(micros))
         }
     };
-    let vcpu = match words.named("vcpu") {
-        None => None,
-        Some((word, value)) => {
-            let number = number(value, 0..=u64::from(MAX_VCPUS) - 1)
-                .map_err(|why| Problem::new(word, why, "vcpu=N from 0 to 63"))?;
-            Some(number as u32)
-        }
-    };
+    let vcpu = vcpu(&words)?;
     let of = match (words.named("guest"), words.named("cpu")) {
         (Some(_), Some((word, _))) => {
             return Err(words.problem(word, "either CPUs or a guest"));
         }
         (Some((word, value)), None) => LatencyOf::Guest {
-            guest: guest(value).map_err(|why| Problem::new(word, why, "guest=NAME or guest=dN"))?,
+            guest: guest(word, value)?,
             vcpu,
         },
         (None, _) => {
@@ -187,8 +181,98 @@ pub(super) fn latency(spec: &CommandSpec, words: &[&str]) -> Result<Command, Pro
     Ok(Command::Latency { limit, of })
 }
 
+fn vcpu(words: &Words<'_>) -> Result<Option<u32>, Problem> {
+    let Some((word, value)) = words.named("vcpu") else {
+        return Ok(None);
+    };
+    let number = number(value, 0..=u64::from(MAX_VCPUS) - 1)
+        .map_err(|why| Problem::new(word, why, "vcpu=N from 0 to 63"))?;
+    Ok(Some(number as u32))
+}
+
+/// One plain word that says what is to change, and whose it is.
+fn change(
+    spec: &CommandSpec,
+    words: &[&str],
+    known: &[&str],
+    read: impl FnOnce(&str) -> Result<GuestChange, Problem>,
+) -> Result<Command, Problem> {
+    let words = Words::of(spec, words, known)?;
+    let [asked] = words.plain::<1>()?;
+    let change = read(asked)?;
+    let Some((word, value)) = words.named("guest") else {
+        return Err(words.problem(spec.name, "no guest is named"));
+    };
+    Ok(Command::Guest {
+        change,
+        guest: guest(word, value)?,
+        vcpu: vcpu(&words)?,
+    })
+}
+
+const ONE_OF_A_GUEST: [&str; 2] = ["guest", "vcpu"];
+
+pub(super) fn weight(spec: &CommandSpec, words: &[&str]) -> Result<Command, Problem> {
+    change(spec, words, &ONE_OF_A_GUEST, |asked| {
+        let weight = number(asked, 1..=u64::from(u16::MAX))
+            .map_err(|why| Problem::new(asked, why, "a weight from 1 to 65535"))?;
+        let weight = Weight::new(weight as u16).unwrap_or_default();
+        Ok(GuestChange::Weight(weight))
+    })
+}
+
+pub(super) fn cap(spec: &CommandSpec, words: &[&str]) -> Result<Command, Problem> {
+    change(spec, words, &["guest"], |asked| {
+        if asked == "none" {
+            return Ok(GuestChange::Cap(None));
+        }
+        let cap = number(asked, 1..=u64::from(Cap::MAX)).map_err(|why| {
+            Problem::new(asked, why, "percent of one CPU from 1 to 6400, or none")
+        })?;
+        Ok(GuestChange::Cap(Cap::new(cap as u16)))
+    })
+}
+
+pub(super) fn pin(spec: &CommandSpec, words: &[&str]) -> Result<Command, Problem> {
+    change(spec, words, &ONE_OF_A_GUEST, |asked| {
+        Ok(GuestChange::Pin(cpus_of(asked)?))
+    })
+}
+
+pub(super) fn soft(spec: &CommandSpec, words: &[&str]) -> Result<Command, Problem> {
+    change(spec, words, &ONE_OF_A_GUEST, |asked| {
+        Ok(GuestChange::Soft(cpus_of(asked)?))
+    })
+}
+
+pub(super) fn halt_poll(spec: &CommandSpec, words: &[&str]) -> Result<Command, Problem> {
+    change(spec, words, &ONE_OF_A_GUEST, |asked| {
+        let most = MAX_HALT_POLL.get();
+        let limit = number(asked, 0..=most)
+            .map_err(|why| Problem::new(asked, why, format!("microseconds from 0 to {most}")))?;
+        Ok(GuestChange::HaltPoll(Micros::new(limit)))
+    })
+}
+
+pub(super) fn offline(spec: &CommandSpec, words: &[&str]) -> Result<Command, Problem> {
+    let [asked] = Words::of(spec, words, &[])?.plain::<1>()?;
+    let cpus = cpus_of(asked)?;
+    Ok(Command::Online { on: false, cpus })
+}
+
+pub(super) fn online(spec: &CommandSpec, words: &[&str]) -> Result<Command, Problem> {
+    let [asked] = Words::of(spec, words, &[])?.plain::<1>()?;
+    let cpus = cpus_of(asked)?;
+    Ok(Command::Online { on: true, cpus })
+}
+
+fn cpus_of(asked: &str) -> Result<CpuSet, Problem> {
+    cpu_list(asked)
+        .map_err(|why| Problem::new(asked, why, "all, or numbers from 0 to 255 as in 0,2-5"))
+}
+
 /// `d1` is a number; a guest of that name goes by its number, too.
-fn guest(text: &str) -> Result<GuestRef, String> {
+fn guest(word: &str, text: &str) -> Result<GuestRef, Problem> {
     if let Some(digits) = text.strip_prefix('d')
         && digits.starts_with(|c: char| c.is_ascii_digit())
         && let Ok(number) = number(digits, 0..=u64::from(u16::MAX))
@@ -197,7 +281,8 @@ fn guest(text: &str) -> Result<GuestRef, String> {
     }
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if text.is_empty() || text.len() > MAX_NAME || !text.chars().all(good) {
-        return Err("not the name of a guest".to_string());
+        let why = "not the name of a guest";
+        return Err(Problem::new(word, why, "guest=NAME or guest=dN"));
     }
     Ok(GuestRef::Name(text.to_string()))
 }

@@ -52,7 +52,7 @@ impl fmt::Debug for CommandSpec {
 }
 
 /// All commands, in the order in which they are explained.
-pub static COMMANDS: [CommandSpec; 5] = [
+pub static COMMANDS: [CommandSpec; 12] = [
     CommandSpec {
         name: "help",
         forms: &["[COMMAND]"],
@@ -88,6 +88,48 @@ pub static COMMANDS: [CommandSpec; 5] = [
         ],
         help: "limits the exit latency of CPUs, or of those that a guest's vCPUs last ran on",
         read: read::latency,
+    },
+    CommandSpec {
+        name: "offline",
+        forms: &["CPUS"],
+        help: "takes CPUs out of the scheduler; they sleep as deep as they can",
+        read: read::offline,
+    },
+    CommandSpec {
+        name: "online",
+        forms: &["CPUS"],
+        help: "brings them back",
+        read: read::online,
+    },
+    CommandSpec {
+        name: "weight",
+        forms: &["N guest=NAME|dN [vcpu=N]"],
+        help: "changes the share of a guest's vCPUs",
+        read: read::weight,
+    },
+    CommandSpec {
+        name: "cap",
+        forms: &["PERCENT|none guest=NAME|dN"],
+        help: "limits what all vCPUs of a guest have together, in percent of one CPU",
+        read: read::cap,
+    },
+    CommandSpec {
+        name: "pin",
+        forms: &["CPUS guest=NAME|dN [vcpu=N]"],
+        help: "changes where a guest's vCPUs may run",
+        read: read::pin,
+    },
+    CommandSpec {
+        name: "soft",
+        forms: &["CPUS guest=NAME|dN [vcpu=N]"],
+        help: "changes where a guest's vCPUs prefer to run",
+        read: read::soft,
+    },
+    CommandSpec {
+        name: "halt-poll",
+        forms: &["MICROSECONDS guest=NAME|dN [vcpu=N]"],
+        help: "limits how long CPUs look for a kick before they block a guest's vCPUs; 0: not at all",
+        read: read::halt_poll,
     },
 ];
 

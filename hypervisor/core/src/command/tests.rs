@@ -72,6 +72,46 @@ fn all_forms_are_read() {
 }
 
 #[test]
+fn parameters_of_guests_are_read() {
+    for (line, change) in [
+        ("weight 512", GuestChange::Weight(Weight::new(512).unwrap())),
+        ("cap 25", GuestChange::Cap(Cap::new(25))),
+        ("cap none", GuestChange::Cap(None)),
+        ("pin 1-2", GuestChange::Pin(CpuSet::inclusive(1, 2))),
+        ("soft 0", GuestChange::Soft(CpuSet::inclusive(0, 0))),
+        ("halt-poll 200", GuestChange::HaltPoll(Micros::new(200))),
+    ] {
+        let line = format!("{line} guest=db");
+        let expected = Command::Guest {
+            change,
+            guest: GuestRef::Name("db".into()),
+            vcpu: None,
+        };
+        assert_eq!(parsed(&line), expected);
+        assert_eq!(parsed(&line).to_string(), line);
+    }
+    let one = parsed("halt-poll 0 guest=d3 vcpu=2");
+    assert_eq!(one.to_string(), "halt-poll 0 guest=d3 vcpu=2");
+    for (line, word, why) in [
+        ("weight 0 guest=a", "0", "too small"),
+        ("weight 65536 guest=a", "65536", "too large"),
+        ("weight 5", "weight", "no guest is named"),
+        ("cap 6401 guest=a", "6401", "too large"),
+        ("cap 5 guest=a vcpu=1", "vcpu=1", "not expected here"),
+        ("pin 3-1 guest=a", "3-1", "above"),
+        ("soft guest=a", "soft", "something is missing"),
+        ("halt-poll 10001 guest=a", "10001", "too large"),
+        ("halt-poll 5 guest=a vcpu=64", "vcpu=64", "too large"),
+    ] {
+        let problem = Command::parse(line).expect_err(line);
+        assert!(
+            problem.word == word && problem.why.contains(why),
+            "{line}: {problem}"
+        );
+    }
+}
+
+#[test]
 fn mistakes_are_named_with_what_would_be_right() {
     for (line, word, why, expected) in [
         ("", "", "no command", "one of help, show"),
@@ -229,10 +269,24 @@ fn commands() -> impl Strategy<Value = Command> {
     ];
     let of = prop_oneof![
         cpus().prop_map(LatencyOf::Cpus),
-        (guest, proptest::option::of(0..64_u32))
+        (guest.clone(), proptest::option::of(0..64_u32))
             .prop_map(|(guest, vcpu)| LatencyOf::Guest { guest, vcpu }),
     ];
+    let change = prop_oneof![
+        (1_u16..).prop_map(|weight| GuestChange::Weight(Weight::new(weight).unwrap())),
+        (0..=6400_u16).prop_map(|cap| GuestChange::Cap(Cap::new(cap))),
+        cpus().prop_map(GuestChange::Pin),
+        cpus().prop_map(GuestChange::Soft),
+        (0..=10_000_u64).prop_map(|us| GuestChange::HaltPoll(Micros::new(us))),
+    ];
+    let whose = (guest.clone(), proptest::option::of(0..64_u32));
     prop_oneof![
+        (any::<bool>(), cpus()).prop_map(|(on, cpus)| Command::Online { on, cpus }),
+        (change, whose).prop_map(|(change, (guest, vcpu))| Command::Guest {
+            vcpu: vcpu.filter(|_| !matches!(change, GuestChange::Cap(_))),
+            change,
+            guest,
+        }),
         proptest::option::of(0..COMMANDS.len())
             .prop_map(|index| Command::Help(index.map(|index| &COMMANDS[index]))),
         cpus().prop_map(Command::Show),

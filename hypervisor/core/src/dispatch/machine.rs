@@ -1,6 +1,6 @@
 //! All pCPUs, and what one of them does to another: post, kick, set timers, stop.
 
-use super::pcpu::Pcpu;
+use super::pcpu::{CpuChange, Pcpu};
 use crate::platform::Platform;
 use crate::sched::unit::Kick;
 use crate::sched::{Removal, SchedError, Scheduler, UnitParams, WakeBy, Weight};
@@ -83,6 +83,44 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
     /// There is no such pCPU.
     pub fn cpu_online(&self, cpu: CpuId) -> Result<(), SchedError> {
         self.sched.cpu_online(cpu)
+    }
+
+    /// Asks a pCPU to go offline, or to come back. It does so by itself, soon: [`Pcpu::asked`] says whether it
+    /// has looked.
+    pub fn ask(&self, cpu: CpuId, change: CpuChange) {
+        if let Some(pcpu) = self.pcpu(cpu) {
+            pcpu.ask(change);
+            self.post(cpu, Events::RESCHED);
+        }
+    }
+
+    /// The vCPUs' timers of this pCPU go to another one, since this one is about to sleep for long.
+    pub(super) fn move_timers_away(&self) {
+        let here = self.platform.cpu();
+        let Some(own) = self.pcpu(here) else { return };
+        let mut others = self.pcpus();
+        let other = others.find(|(cpu, pcpu)| *cpu != here && !pcpu.is_parked());
+        let Some((to, target)) = other else { return };
+        let mut moved = false;
+        for (key, _) in own.deadlines() {
+            let TimerKey::Vcpu(v) = key else { continue };
+            let Some(unit) = self.sched.units().get(v) else {
+                continue;
+            };
+            let mut queued_on = unit.timer();
+            if *queued_on != Some(here) {
+                continue;
+            }
+            let deadline = own.take_deadline(key);
+            *queued_on = deadline.map(|_| to);
+            let set = target.set_deadline(key, deadline);
+            debug_assert!(set.is_ok(), "{v} has a slot");
+            moved = true;
+        }
+        if moved {
+            // It arms its one-shot for them before it sleeps or runs a guest again.
+            self.post(to, Events::NOTIFY);
+        }
     }
 
     /// Posts events to a pCPU, and interrupts it if nothing less gets its attention.
@@ -278,6 +316,16 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         if let Some(cpu) = *at {
             self.claim_latency(cpu, v, limit);
         }
+        Ok(())
+    }
+
+    /// Sets for how long at most a pCPU looks for a kick before it blocks this vCPU; zero: not at all.
+    ///
+    /// # Errors
+    /// The vCPU is beyond the capacity of the unit table.
+    pub fn set_vcpu_halt_poll(&self, v: VcpuId, limit: Nanos) -> Result<(), UnknownVcpu> {
+        let unit = self.sched.units().get(v).ok_or(UnknownVcpu(v))?;
+        unit.halt_poll.set_limit(limit);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use super::stats::DispatchStats;
 use crate::idle::IdleControl;
 use crate::residency::{CpuAccount, HwAccount};
 use crate::sync::Lock;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::timer::{DeadlineQueue, TimerKey, UnknownVcpu};
 use crate::units::{CpuId, MAX_CPUS, Ticks, VcpuId};
 use crate::wake::{Cause, Origin, WakeStats, WakeWord, WakerLog};
@@ -40,6 +40,36 @@ pub struct Pcpu {
     current: AtomicU32,
     /// On whose behalf it acts now.
     origin: AtomicU64,
+    /// What it was asked to become, [`CpuChange`] as a number; 0: nothing.
+    asked: AtomicU32,
+    /// It is offline: it belongs to no scheduler, and sleeps.
+    parked: AtomicBool,
+}
+
+/// What a pCPU can be asked to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuChange {
+    /// It leaves its scheduler, and sleeps as deep as it can.
+    Offline,
+    /// It comes back.
+    Online,
+}
+
+impl CpuChange {
+    const fn to_raw(self) -> u32 {
+        match self {
+            Self::Offline => 1,
+            Self::Online => 2,
+        }
+    }
+
+    const fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            1 => Some(Self::Offline),
+            2 => Some(Self::Online),
+            _ => None,
+        }
+    }
 }
 
 impl Pcpu {
@@ -57,6 +87,8 @@ impl Pcpu {
             next_deadline: AtomicU64::new(Ticks::MAX.get()),
             current: AtomicU32::new(NO_VCPU),
             origin: AtomicU64::new(Origin::NOBODY.to_raw()),
+            asked: AtomicU32::new(0),
+            parked: AtomicBool::new(false),
         }
     }
 
@@ -69,6 +101,30 @@ impl Pcpu {
     pub(super) fn set_current(&self, current: Option<VcpuId>) {
         self.current
             .store(current.map_or(NO_VCPU, VcpuId::get), Ordering::Relaxed);
+    }
+
+    /// Is it offline? It may have come back by now.
+    pub fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_parked(&self, parked: bool) {
+        self.parked.store(parked, Ordering::Release);
+    }
+
+    /// What it was asked to become and has not. The last one counts.
+    #[inline]
+    pub fn asked(&self) -> Option<CpuChange> {
+        CpuChange::from_raw(self.asked.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn ask(&self, change: CpuChange) {
+        self.asked.store(change.to_raw(), Ordering::Release);
+    }
+
+    /// Takes what it was asked to become. Its own.
+    pub(super) fn take_asked(&self) -> Option<CpuChange> {
+        CpuChange::from_raw(self.asked.swap(0, Ordering::AcqRel))
     }
 
     /// On whose behalf it acts now: what its posts carry. Its own.

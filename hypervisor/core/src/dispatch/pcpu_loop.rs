@@ -1,7 +1,7 @@
 //! The loop of one pCPU.
 
 use super::machine::Machine;
-use super::pcpu::Pcpu;
+use super::pcpu::{CpuChange, Pcpu};
 use super::stats::{PassCause, WokenBy};
 use super::{RunOutcome, Runner};
 use crate::governor::{Governor, IdleOutcome};
@@ -24,6 +24,8 @@ pub(super) struct PcpuLoop<'a, P, S, R> {
     armed: Option<Ticks>,
     /// A reason to ask the scheduler, from before the turn.
     cause: Option<PassCause>,
+    /// It is offline: there is no scheduler to ask.
+    parked: bool,
 }
 
 /// The loop ends.
@@ -40,6 +42,7 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             current: None,
             armed: None,
             cause: Some(PassCause::First),
+            parked: false,
         })
     }
 
@@ -49,7 +52,10 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
         self.act_for(WakeCause::Hypervisor);
         let mut events = Events::empty();
         while self.look(events).is_ok() {
-            let cause = self.cause.take();
+            if self.pcpu.asked().is_some() {
+                self.change(idle);
+            }
+            let cause = self.cause.take().filter(|_| !self.parked);
             self.pcpu.stats.turn(cause);
             if let Some(cause) = cause {
                 self.pass(cause);
@@ -95,6 +101,59 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
         }
     }
 
+    /// Becomes what it was asked to, if that can be.
+    fn change<G: Governor>(&mut self, idle: &mut CpuIdle<G>) {
+        let Some(change) = self.pcpu.take_asked() else {
+            return;
+        };
+        let sched = self.machine.sched();
+        let done = match (change, self.parked) {
+            (CpuChange::Online, true) => {
+                let joined = sched.cpu_online(self.cpu);
+                if joined.is_ok() {
+                    self.set_parked(false, idle);
+                    self.runner.unparks();
+                }
+                joined
+            }
+            (CpuChange::Offline, false) => {
+                self.leave();
+                let parted = sched.cpu_offline(self.cpu, self.now());
+                parted.map(|tickle| {
+                    self.machine.tickle(tickle);
+                    self.set_parked(true, idle);
+                    self.machine.move_timers_away();
+                    self.runner.parks();
+                })
+            }
+            (CpuChange::Online, false) | (CpuChange::Offline, true) => return,
+        };
+        if let Err(why) = done {
+            self.runner.refused(change, why);
+        }
+        // Whatever it was about to ask for, it asks anew.
+        self.cause = Some(PassCause::First);
+    }
+
+    /// Gives back what runs here, and takes nothing in its place.
+    fn leave(&mut self) {
+        let leave = self.cause.take().map_or(Leave::Runnable, leave_of);
+        if let Some(unit) = self.current.take() {
+            let prev = Prev { unit, leave };
+            self.machine.sched().give_up(self.cpu, prev, self.now());
+            self.pcpu.set_current(None);
+            self.hand_back(prev);
+        }
+        let set = self.pcpu.set_deadline(TimerKey::Slice, None);
+        debug_assert!(set.is_ok(), "only a vCPU can be unknown");
+    }
+
+    fn set_parked<G: Governor>(&mut self, parked: bool, idle: &mut CpuIdle<G>) {
+        self.parked = parked;
+        self.pcpu.set_parked(parked);
+        idle.set_parked(parked);
+    }
+
     fn expire(&mut self) {
         while let Some((key, deadline)) = self.pcpu.pop_expired(|| self.now()) {
             match key {
@@ -125,14 +184,12 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
     /// Asks the scheduler, and changes to what it chose.
     fn pass(&mut self, cause: PassCause) {
         let sched = self.machine.sched();
-        let leave = match cause {
-            PassCause::First | PassCause::Resched | PassCause::SliceEnd => Leave::Runnable,
-            PassCause::Blocked => Leave::Blocks,
-            PassCause::Yielded => Leave::Yields,
-            PassCause::Gone => Leave::Gone,
-        };
-        let prev = self.current.map(|unit| Prev { unit, leave });
-        let decision = sched.schedule(self.cpu, self.now(), prev);
+        let prev = self.current.map(|unit| Prev {
+            unit,
+            leave: leave_of(cause),
+        });
+        let now = self.now();
+        let decision = sched.schedule(self.cpu, now, prev);
         self.machine.tickle(decision.tickle);
         if decision.run != self.current {
             if let Some(prev) = prev {
@@ -146,6 +203,9 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
             }
             self.current = decision.run;
             self.pcpu.set_current(self.current);
+        }
+        if let Some(v) = decision.run {
+            self.halt_ends(v, now);
         }
         let set = self.pcpu.set_deadline(TimerKey::Slice, decision.until);
         debug_assert!(set.is_ok(), "only a vCPU can be unknown");
@@ -170,15 +230,88 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
         self.arm();
         self.act_for(WakeCause::Vcpu(v));
         let outcome = self.runner.enter(v);
+        self.act_for(WakeCause::Hypervisor);
         match outcome {
             RunOutcome::Events => {}
             RunOutcome::Block if self.is_kicked(v) => self.pcpu.stats.block_cancelled(),
+            RunOutcome::Block if self.poll(v) => self.pcpu.stats.block_cancelled(),
             // These come before any RESCHED that arrived meanwhile: one pass serves both.
             RunOutcome::Block => self.cause = Some(PassCause::Blocked),
             RunOutcome::Yield => self.cause = Some(PassCause::Yielded),
             RunOutcome::Gone => self.cause = Some(PassCause::Gone),
         }
-        self.act_for(WakeCause::Hypervisor);
+    }
+
+    /// The vCPU has halted: looks for a kick for as long as that has paid off lately ([`HaltPoll`]), unless there is
+    /// something else to do. `true`: it came. Until then the vCPU is still the one that runs here, and pays for the time.
+    ///
+    /// [`HaltPoll`]: crate::sched::unit::HaltPoll
+    #[inline]
+    fn poll(&mut self, v: VcpuId) -> bool {
+        let unit = self.machine.sched().units().get(v);
+        let look = unit.and_then(|unit| unit.halt_poll.halts(|| self.now()));
+        let Some((begin, window)) = look else {
+            return false;
+        };
+        let until = begin + self.machine.platform().rate().ticks(window);
+        let kicked = self.look_for_kick(v, until);
+        let now = self.now();
+        if let Some(unit) = unit {
+            unit.halt_poll.looked(kicked, now - begin);
+        }
+        if kicked {
+            self.halt_ends(v, now);
+        }
+        kicked
+    }
+
+    fn look_for_kick(&mut self, v: VcpuId, until: Ticks) -> bool {
+        let (sched, platform) = (self.machine.sched(), self.machine.platform());
+        loop {
+            // Its own timer is one of those that may be due here.
+            self.expire();
+            if self.is_kicked(v) {
+                return true;
+            }
+            if self.pcpu.word.is_pending() {
+                let events = self.pcpu.word.take();
+                if events.contains(Events::CALL) {
+                    self.runner.call();
+                }
+                // The kick of a NOTIFY is in the vCPU's state; TIMER: deadlines are looked at by the clock.
+                if events.contains(Events::TIMER) {
+                    self.armed = None;
+                    self.runner.timer();
+                }
+                let served = Events::CALL | Events::NOTIFY | Events::TIMER;
+                let left = if self.machine.passes_for_all() {
+                    events
+                } else {
+                    events.difference(served)
+                };
+                if !left.is_empty() {
+                    self.pcpu.word.post_local(left);
+                    return self.is_kicked(v);
+                }
+                continue;
+            }
+            if self.cause.is_some() || sched.others_wait(self.cpu) || self.now() >= until {
+                return self.is_kicked(v);
+            }
+            platform.interrupt_window();
+            platform.relax();
+        }
+    }
+
+    /// The vCPU runs again: how long its halt was decides how long the next one is waited for.
+    #[inline]
+    fn halt_ends(&self, v: VcpuId, now: Ticks) {
+        if let Some(unit) = self.machine.sched().units().get(v)
+            && let Some(at) = unit.halt_poll.take_halted_at()
+        {
+            let halted = self.machine.platform().rate().to_nanos(now - at);
+            unit.halt_poll.learn(halted);
+        }
     }
 
     fn is_kicked(&self, v: VcpuId) -> bool {
@@ -258,6 +391,16 @@ impl<'a, P: Platform, S: Scheduler, R: Runner> PcpuLoop<'a, P, S, R> {
 
     fn now(&self) -> Ticks {
         self.machine.platform().now()
+    }
+}
+
+/// How the vCPU leaves that a pass is about.
+fn leave_of(cause: PassCause) -> Leave {
+    match cause {
+        PassCause::First | PassCause::Resched | PassCause::SliceEnd => Leave::Runnable,
+        PassCause::Blocked => Leave::Blocks,
+        PassCause::Yielded => Leave::Yields,
+        PassCause::Gone => Leave::Gone,
     }
 }
 

@@ -499,3 +499,174 @@ fn every_event_costs_a_pass_if_that_is_asked_for() {
         assert_eq!(counts(&world).passes_for(PassCause::Resched), passes);
     }
 }
+
+/// A vCPU whose last halt has lasted so long, and that may be looked after for 100 µs.
+fn polled(world: &mut World, halted: u64) {
+    world.start(0);
+    let unit = world.unit(0);
+    unit.halt_poll.set_limit(Nanos::new(100_000));
+    unit.halt_poll.learn(Nanos::new(halted));
+    world.outcomes(0, [RunOutcome::Block]);
+}
+
+#[test]
+fn a_kick_that_is_looked_for_costs_no_pass_and_no_interrupt() {
+    let mut world = World::new(2);
+    polled(&mut world, 8_000);
+    world.at(5_000, Act::Post(Events::CALL));
+    world.at(6_000, Act::Kick(0));
+    world.at(200_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.all_passes(), 1, "only the first");
+    assert_eq!(counts.blocks_cancelled, 1);
+    assert_eq!(world.ipis(), [0], "only the one that stops it");
+    let came = world.unit(0).halt_poll.counts();
+    assert_eq!((came.successes, came.failures), (1, 0));
+    let polled = came.polled.get();
+    assert!((4_000..6_000).contains(&polled), "{polled}");
+    assert_eq!(
+        world.said(),
+        ["load v0", "enter v0", "call", "enter v0", "save v0"]
+    );
+}
+
+#[test]
+fn its_own_timer_ends_a_look() {
+    let mut world = World::new(1);
+    polled(&mut world, 8_000);
+    world
+        .machine
+        .set_vcpu_timer(vcpu(0), Some(Ticks::new(7_000)))
+        .unwrap();
+    world.at(200_000, Act::Stop);
+    world.run();
+    assert_eq!(counts(&world).all_passes(), 1);
+    assert_eq!(world.unit(0).halt_poll.counts().successes, 1);
+}
+
+#[test]
+fn a_look_in_vain_ends_with_its_window_and_learns_from_the_halt() {
+    let mut world = World::new(2);
+    polled(&mut world, 8_000);
+    world.at(51_000, Act::Kick(0));
+    world.at(300_000, Act::Stop);
+    world.run();
+    let counts = counts(&world);
+    assert_eq!(counts.passes_for(PassCause::Blocked), 1);
+    let came = world.unit(0).halt_poll.counts();
+    assert_eq!((came.successes, came.failures), (0, 1));
+    assert!((10_000..10_200).contains(&came.polled.get()), "{came:?}");
+    assert_eq!(
+        world.unit(0).halt_poll.window(),
+        Nanos::new(20_000),
+        "50 us would have been worth waiting for"
+    );
+}
+
+#[test]
+fn nobody_is_looked_after_while_another_waits() {
+    let mut world = World::new(1);
+    polled(&mut world, 8_000);
+    world.start(1);
+    world.at(200_000, Act::Stop);
+    world.run();
+    let came = world.unit(0).halt_poll.counts();
+    assert_eq!((came.successes, came.failures), (0, 1));
+    assert!(came.polled.get() < 200, "{came:?}");
+}
+
+#[test]
+fn a_look_ends_for_whatever_else_is_asked_of_the_cpu() {
+    let mut world = World::new(2);
+    polled(&mut world, 8_000);
+    world.at(4_000, Act::Post(Events::CONSOLE));
+    world.at(200_000, Act::Stop);
+    world.run();
+    assert!(world.said().contains(&String::from("console")));
+    let came = world.unit(0).halt_poll.counts();
+    assert_eq!((came.successes, came.failures), (0, 1));
+    assert!(came.polled.get() < 4_000, "{came:?}");
+}
+
+/// CPU 0 runs vCPU 0, vCPU 1 waits with its timer on CPU 0; then CPU 0 is asked to go. CPU 1 is there, and never looks.
+fn asked_to_go() -> World {
+    let mut world = World::new(2);
+    world.machine.cpu_online(CpuId::new(1)).unwrap();
+    world.start(0);
+    world.start(1);
+    world
+        .machine
+        .set_vcpu_timer(vcpu(1), Some(Ticks::new(500_000)))
+        .unwrap();
+    world.at(5_000, Act::Ask(CpuChange::Offline));
+    let deep = CState {
+        name: "C6",
+        ..CState::C1_HALT
+    };
+    world.table = CStateTable::new(&[CState::C1_HALT, deep]).unwrap();
+    let control = &world.machine.pcpu(CPU0).unwrap().idle;
+    control.set_own_limit(Some(Nanos::ZERO));
+    world
+}
+
+#[test]
+fn a_cpu_goes_offline_with_what_it_has() {
+    let mut world = asked_to_go();
+    world.at(10_000, Act::Post(Events::RESCHED));
+    world.at(30_000, Act::Stop);
+    world.run();
+    let machine = &world.machine;
+    let said = world.said();
+    let at = |what: &str| said.iter().position(|said| said == what).unwrap();
+    assert!(at("save v0") < at("parks"), "{said:?}");
+    // Its vCPUs and their timers are with the other CPU.
+    for unit in 0..2 {
+        assert_eq!(world.unit(unit).state.phase(), Phase::Queued, "{unit}");
+    }
+    let deadlines = machine.pcpu(CpuId::new(1)).unwrap().deadlines();
+    assert_eq!(deadlines, [(TimerKey::Vcpu(vcpu(1)), Ticks::new(500_000))]);
+    assert!(machine.pcpu(CPU0).unwrap().is_parked());
+    let counts = counts(&world);
+    assert_eq!(counts.all_passes(), 1, "none while it was away: {counts:?}");
+    let account = &machine.pcpu(CPU0).unwrap().account;
+    let row = account.snapshot(machine.platform());
+    let usage: Vec<u64> = row.states(&world.table).map(|state| state.usage).collect();
+    assert_eq!(usage, [0, 2], "the deepest, in spite of its limit");
+}
+
+#[test]
+fn a_cpu_comes_back_and_looks_for_work() {
+    let mut world = asked_to_go();
+    world.at(20_000, Act::Ask(CpuChange::Online));
+    world.at(30_000, Act::Stop);
+    world.run();
+    let said = world.said();
+    let back = said.iter().position(|said| said == "unparks").unwrap();
+    assert!(
+        said[back..].iter().any(|said| said.starts_with("load")),
+        "{said:?}"
+    );
+    assert!(!world.machine.pcpu(CPU0).unwrap().is_parked());
+    assert_eq!(counts(&world).passes_for(PassCause::First), 2);
+}
+
+#[test]
+fn the_last_cpu_stays() {
+    let mut world = World::new(1);
+    world.start(0);
+    world.at(5_000, Act::Ask(CpuChange::Offline));
+    world.at(20_000, Act::Stop);
+    world.run();
+    let said = world.said();
+    assert!(
+        said.iter().any(|said| said.contains("the last CPU")),
+        "{said:?}"
+    );
+    assert_eq!(world.machine.pcpu(CPU0).unwrap().asked(), None);
+    assert!(
+        said.iter().filter(|said| *said == "load v0").count() >= 2,
+        "it runs on"
+    );
+    assert!(!said.contains(&String::from("parks")));
+}

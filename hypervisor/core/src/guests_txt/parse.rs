@@ -2,7 +2,8 @@
 
 use super::words::{self, Separator, Word};
 use super::{
-    Cap, GuestConfig, MAX_CMDLINE, MAX_LATENCY, MAX_NAME, MAX_VCPUS, MemSize, Pin, RtParams, Weight,
+    Cap, GuestConfig, MAX_CMDLINE, MAX_HALT_POLL, MAX_LATENCY, MAX_NAME, MAX_VCPUS, MemSize, Pin,
+    RtParams, Weight,
 };
 use crate::options::{Problem, number};
 use crate::units::{CpuId, IMAGE_CPUS, Micros};
@@ -12,7 +13,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 const NAME: &str = "1 to 31 letters, digits, `.`, `_` or `-`, the first a letter or a digit";
-const OPTIONS: [(&str, &str); 12] = [
+const OPTIONS: [(&str, &str); 13] = [
     ("kernel", "kernel=FILE, the name of a file in the bundle"),
     ("vcpus", "vcpus=N from 1 to 64"),
     (
@@ -24,6 +25,7 @@ const OPTIONS: [(&str, &str); 12] = [
     ("latency", "latency=MICROSECONDS from 0 to 1000000"),
     ("soft", "soft=CPU, soft=LOW-HIGH (0 to 255) or soft=all"),
     ("cap", "cap=PERCENT of one CPU, from 1 to 6400"),
+    ("halt-poll", "halt-poll=MICROSECONDS from 0 to 10000"),
     (
         "period-us",
         "period-us=N from 10 to 3600000000, not below budget-us (10000 if not given)",
@@ -105,6 +107,7 @@ fn stand_in() -> GuestConfig {
         weight: Weight::DEFAULT,
         pin: Pin::All,
         latency: None,
+        halt_poll: Micros::ZERO,
         soft: Pin::All,
         cap: None,
         rt: RtParams::DEFAULT,
@@ -127,7 +130,7 @@ fn option<'a>(
         .zip(seen)
         .find(|((known, _), _)| *known == name);
     let Some(((_, form), seen)) = known else {
-        let expected = "kernel=, vcpus=, mem=, weight=, pin=, latency=, soft=, cap=, period-us=, budget-us=, extratime= or cmdline=";
+        let expected = "kernel=, vcpus=, mem=, weight=, pin=, latency=, soft=, cap=, halt-poll=, period-us=, budget-us=, extratime= or cmdline=";
         return Err(Problem::new(word.raw, "no such option", expected));
     };
     let problem = |why: String| Problem::new(word.raw, why, form);
@@ -161,6 +164,10 @@ fn option<'a>(
         "cap" => {
             let cap = number(value, 1..=u64::from(Cap::MAX)).map_err(problem)?;
             guest.cap = Cap::new(cap as u16);
+        }
+        "halt-poll" => {
+            let micros = number(value, 0..=MAX_HALT_POLL.get()).map_err(problem)?;
+            guest.halt_poll = Micros::new(micros);
         }
         "period-us" | "budget-us" => {
             let bounds = RtParams::MIN.get()..=RtParams::MAX.get();

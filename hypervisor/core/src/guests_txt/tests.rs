@@ -35,12 +35,13 @@ fn both_forms_say_the_same() {
         weight: Weight::new(1024).unwrap(),
         pin: cpus(0, 1),
         latency: Some(Micros::new(50)),
+        halt_poll: Micros::new(200),
         soft: cpus(1, 1),
         cap: Cap::new(150),
         rt: RtParams::new(Micros::new(20_000), Micros::new(5_000), false).unwrap(),
         cmdline: "seconds=10, say=\"hi\" \\o/".into(),
     };
-    let options = r#"kernel=busy vcpus=2 mem=64M weight=1024 pin=0-1 latency=50 soft=1 cap=150 period-us=20000 budget-us=5000 extratime=off"#;
+    let options = r#"kernel=busy vcpus=2 mem=64M weight=1024 pin=0-1 latency=50 soft=1 cap=150 halt-poll=200 period-us=20000 budget-us=5000 extratime=off"#;
     let line = format!(r#"heavy {options} cmdline="seconds=10, say=\"hi\" \\o/"  # a comment"#);
     assert_eq!(GuestConfig::from_line(&line), Ok(expected.clone()));
     let commas = options.replace(' ', ",");
@@ -64,7 +65,7 @@ fn a_bad_line_names_all_that_is_wrong_and_costs_only_itself() {
         said,
         [
             "line 4: `vcpus=0`: 0 is too small (expected vcpus=N from 1 to 64)",
-            "line 4: `wait=1`: no such option (expected kernel=, vcpus=, mem=, weight=, pin=, latency=, soft=, cap=, period-us=, budget-us=, extratime= or cmdline=)",
+            "line 4: `wait=1`: no such option (expected kernel=, vcpus=, mem=, weight=, pin=, latency=, soft=, cap=, halt-poll=, period-us=, budget-us=, extratime= or cmdline=)",
             "line 4: `mem=1M`: too small (expected mem=SIZE from 2M to 3G in steps of 4K, like 32M, 2052K or 1G)",
             "line 6: `b\u{FFFD}d`: not UTF-8 (expected text)",
             r#"line 7: `cmdline=\"x`: the quote does not end (expected a closing ")"#,
@@ -173,6 +174,7 @@ prop_compose! {
         pin in prop::option::of((0_u32..256, 0_u32..256)),
         latency in prop::option::of(0..=1_000_000_u64),
         soft in prop::option::of(0_u32..256),
+        halt_poll in 0..=10_000_u64,
         cap in prop::option::of(1_u16..=6400),
         (period, part, extratime) in (10_u64..=3_600_000_000, 0_u64..=100, any::<bool>()),
         cmdline in "[^\\pC]{0,60}",
@@ -185,6 +187,7 @@ prop_compose! {
             weight: Weight::new(weight).unwrap(),
             pin: pin.map_or(Pin::All, |(a, b)| cpus(a.min(b), a.max(b))),
             latency: latency.map(Micros::new),
+            halt_poll: Micros::new(halt_poll),
             soft: soft.map_or(Pin::All, |cpu| cpus(cpu, cpu)),
             cap: cap.and_then(Cap::new),
             rt: RtParams::new(Micros::new(period), Micros::new((period * part / 100).max(10)), extratime).unwrap(),

@@ -122,8 +122,17 @@ impl Scheduler for AnyScheduler {
         each!(self, sched => sched.schedule(cpu, now, prev))
     }
 
+    fn give_up(&self, cpu: CpuId, prev: Prev, now: Ticks) {
+        each!(self, sched => sched.give_up(cpu, prev, now));
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         each!(self, sched => sched.context_saved(cpu, prev, now))
+    }
+
+    #[inline]
+    fn others_wait(&self, cpu: CpuId) -> bool {
+        each!(self, sched => sched.others_wait(cpu))
     }
 
     fn set_weight(&self, v: VcpuId, weight: Weight, now: Ticks) -> Result<(), SchedError> {

@@ -279,6 +279,13 @@ impl Scheduler for Arinc653 {
         decision
     }
 
+    fn give_up(&self, _cpu: CpuId, prev: Prev, _now: Ticks) {
+        let mut inner = self.inner.lock();
+        if inner.running == Some(prev.unit) {
+            inner.running = None;
+        }
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, _now: Ticks) -> CpuSet {
         let mut inner = self.inner.lock();
         let v = prev.unit;
@@ -298,6 +305,11 @@ impl Scheduler for Arinc653 {
             return first;
         }
         CpuSet::EMPTY
+    }
+
+    /// A frame is for nobody else.
+    fn others_wait(&self, _cpu: CpuId) -> bool {
+        false
     }
 
     fn set_weight(&self, v: VcpuId, weight: Weight, _now: Ticks) -> Result<(), SchedError> {

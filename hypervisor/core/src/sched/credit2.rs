@@ -7,6 +7,7 @@
 //!
 //! - **Rate limit.** A unit that runs is not preempted for a millisecond, but by what it woke itself: it waits for that.
 //! - **Migration resistance.** A unit is taken from another CPU of the runqueue only if it has half a millisecond more.
+//! - **Directed yield.** A unit that yields, since it spins, gives its time to one of its domain that waits.
 //! - **Soft affinity** is tried first in every choice of a CPU; **hard affinity** holds always.
 //! - **Idle CPUs** are ranked by the time until the unit would run there ([`placement`](super::placement)).
 //! - **Caps**: a domain's pool of time, filled each period.
@@ -57,6 +58,7 @@ mod schedule;
 mod show;
 mod slot;
 mod tickle;
+mod yield_to;
 
 pub use rules::{Arrangement, Config};
 
@@ -178,10 +180,42 @@ impl Scheduler for Credit2 {
         self.choose(cpu, now, prev)
     }
 
+    fn give_up(&self, cpu: CpuId, prev: Prev, now: Ticks) {
+        let here = self.here.get(cpu.index());
+        let queue = here.and_then(|here| self.queues.get(here.queue.get()?.index()));
+        if let (Some(here), Some(rq)) = (here, queue) {
+            let queue = rq.lock();
+            if let Some(slot) = self.current_of(cpu) {
+                self.burn(&queue, slot, now);
+                slot.place.set(Place::Leaving);
+            }
+            here.current.set(None);
+            here.leaving.set(Some(prev.unit));
+        }
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         let mut tickle = CpuSet::EMPTY;
         self.hand_back(cpu, prev, now, &mut tickle);
         tickle
+    }
+
+    fn others_wait(&self, cpu: CpuId) -> bool {
+        let queue = self.here.get(cpu.index()).and_then(|here| here.queue.get());
+        let Some(id) = queue.filter(|id| self.busy.contains(id.bit())) else {
+            return false;
+        };
+        // Whoever has the lock changes what waits: then this asks again.
+        let Some(queue) = self.queues.get(id.index()).and_then(RunQueue::try_lock) else {
+            return false;
+        };
+        let mut waiting = queue.waiting.iter(&self.links).take(yield_to::TRIES);
+        waiting.any(|index| {
+            let slot = self.slots.get(index);
+            slot.is_some_and(|slot| {
+                slot.hard.contains(cpu) && !self.is_awaited_elsewhere(slot, cpu)
+            })
+        })
     }
 
     fn set_weight(&self, v: VcpuId, weight: Weight, now: Ticks) -> Result<(), SchedError> {

@@ -277,6 +277,7 @@ impl Fair {
         let mut entry = queue.leaving.take()?;
         debug_assert!(entry.unit == prev.unit, "{} was not leaving", prev.unit);
         let state = self.state(entry.unit)?;
+        entry.yielded = prev.leave == Leave::Yields;
         if entry.dying || prev.leave == Leave::Gone {
             drop(queue);
             self.free(entry);
@@ -374,8 +375,20 @@ impl Scheduler for Fair {
         self.choose(cpu, now, prev)
     }
 
+    fn give_up(&self, cpu: CpuId, _prev: Prev, now: Ticks) {
+        if let Ok(rq) = self.queue(cpu) {
+            let mut queue = rq.lock();
+            queue.charge(now);
+            queue.leaving = queue.current.take();
+        }
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         told(self.hand_back(cpu, prev, now))
+    }
+
+    fn others_wait(&self, cpu: CpuId) -> bool {
+        self.loaded.contains(cpu)
     }
 
     fn set_weight(&self, v: VcpuId, weight: Weight, now: Ticks) -> Result<(), SchedError> {

@@ -160,10 +160,18 @@ pub trait Scheduler: Sync {
     /// [`context_saved`](Self::context_saved).
     fn schedule(&self, cpu: CpuId, now: Ticks, prev: Option<Prev>) -> Decision;
 
+    /// Takes what runs off the caller's own pCPU and chooses nothing in its place: the pCPU is about to part. Save the
+    /// registers and call [`context_saved`](Self::context_saved), then [`cpu_offline`](Self::cpu_offline).
+    fn give_up(&self, cpu: CpuId, prev: Prev, now: Ticks);
+
     /// The registers of the unit that [`schedule`](Self::schedule) took off the caller's own pCPU are saved: from now on
     /// it may run elsewhere, block, or be freed.
     #[must_use = "an idle pCPU that could run it does not know yet"]
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet;
+
+    /// Does a unit wait that the caller's own pCPU could take, and no other was told to take? A hint: `true` also for one that may not run
+    /// there. Asked again and again while a vCPU is waited for.
+    fn others_wait(&self, cpu: CpuId) -> bool;
 
     /// Changes a unit's share from now on.
     ///

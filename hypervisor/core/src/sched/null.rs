@@ -329,6 +329,12 @@ impl Scheduler for Null {
         }
     }
 
+    fn give_up(&self, cpu: CpuId, _prev: Prev, _now: Ticks) {
+        if let Some(here) = self.inner.lock().here.get_mut(cpu.index()) {
+            here.running = None;
+        }
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, _now: Ticks) -> CpuSet {
         let mut tickle = CpuSet::EMPTY;
         let mut inner = self.inner.lock();
@@ -349,6 +355,11 @@ impl Scheduler for Null {
             }
         }
         tickle
+    }
+
+    /// Nobody takes a CPU from the unit that it belongs to.
+    fn others_wait(&self, _cpu: CpuId) -> bool {
+        false
     }
 
     fn set_weight(&self, v: VcpuId, weight: Weight, _now: Ticks) -> Result<(), SchedError> {

@@ -383,6 +383,21 @@ impl Scheduler for Rtds {
         Decision { run, until, tickle }
     }
 
+    fn give_up(&self, cpu: CpuId, prev: Prev, now: Ticks) {
+        let mut inner = self.inner.lock();
+        if matches!(prev.leave, Leave::Blocks | Leave::Gone) {
+            self.withdraw(&mut inner, prev.unit);
+        }
+        if let Ok(slot) = inner.slot(prev.unit) {
+            slot.burn(now);
+            slot.place = Place::Leaving;
+        }
+        if let Some(here) = inner.here.get_mut(cpu.index()) {
+            here.current = None;
+            here.until = None;
+        }
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         let mut tickle = CpuSet::EMPTY;
         let mut inner = self.inner.lock();
@@ -416,6 +431,16 @@ impl Scheduler for Rtds {
         }
         self.call_keeper(&inner, &mut tickle);
         tickle
+    }
+
+    fn others_wait(&self, _cpu: CpuId) -> bool {
+        let inner = self.inner.lock();
+        // Each CPU that was told comes for one of them.
+        let told = inner.online.iter().filter(|cpu| {
+            let here = inner.here.get(cpu.index());
+            here.is_some_and(|here| here.tickled)
+        });
+        inner.waiting.iter(&self.run_links).count() > told.count()
     }
 
     fn set_weight(&self, v: VcpuId, weight: Weight, _now: Ticks) -> Result<(), SchedError> {

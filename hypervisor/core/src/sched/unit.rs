@@ -20,8 +20,10 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::CpuId;
 use core::fmt;
 
+mod halt_poll;
 mod table;
 
+pub use halt_poll::{FIRST_WINDOW, HaltPoll, HaltPollCounts};
 pub use table::{Unit, UnitTable};
 
 /// Where a vCPU is.

@@ -1,9 +1,11 @@
-//! Somebody at the console, who changes weights and affinities, and removes and adds vCPUs.
+//! Somebody at the console, who changes weights and affinities, removes and adds vCPUs, and takes CPUs out of the scheduler and
+//! brings them back.
 
 use super::board::{Board, Sim};
 use super::guests::Guests;
-use super::load::Load;
+use super::plan::Plan;
 use crate::rng::Rng;
+use lull_core::dispatch::CpuChange;
 use lull_core::sched::unit::Phase;
 use lull_core::sched::{Scheduler, UnitParams, Weight};
 use lull_core::units::{CpuId, CpuSet, VcpuId};
@@ -16,15 +18,21 @@ pub struct Operator {
     rng: Rng,
     vcpus: u32,
     cpus: u32,
+    /// vCPUs are changed.
+    changes: bool,
+    /// CPUs leave and come back.
+    offline: bool,
 }
 
 impl Operator {
-    /// For a machine of so many CPUs with this load.
-    pub fn new(seed: u64, cpus: u32, load: &Load) -> Self {
+    /// For the machine of this plan.
+    pub fn new(plan: &Plan) -> Self {
         Self {
-            rng: Rng::new(seed ^ 0x00c0_ffee),
-            vcpus: load.vcpus(),
-            cpus,
+            rng: Rng::new(plan.seed ^ 0x00c0_ffee),
+            vcpus: plan.load.vcpus(),
+            cpus: plan.topology.cpus,
+            changes: plan.changes,
+            offline: plan.offline,
         }
     }
 
@@ -35,6 +43,9 @@ impl Operator {
 
     /// Changes something. A refusal is one of the answers that a scheduler may give, and changes nothing.
     pub fn change<S: Scheduler>(&mut self, machine: &Sim<S>, guests: &Guests<S>, board: &Board<S>) {
+        if self.offline && (!self.changes || self.rng.one_in(3)) {
+            return self.switch(machine);
+        }
         let v = self.rng.between(0, u64::from(self.vcpus.max(1)) - 1) as u32;
         let id = VcpuId::new(v);
         let phase = machine
@@ -61,10 +72,23 @@ impl Operator {
             _ => machine.set_affinity(id, self.affinity()).is_err(),
         };
         debug_assert!(
-            !refused,
+            !refused || self.offline,
             "{id} exists, and all CPUs are online at {} ns",
             board.now()
         );
+    }
+
+    /// A CPU leaves, or comes back. The first one stays: somebody must.
+    fn switch<S: Scheduler>(&mut self, machine: &Sim<S>) {
+        if self.cpus > 1 {
+            let cpu = CpuId::new(self.rng.between(1, u64::from(self.cpus) - 1) as u32);
+            let change = if self.rng.one_in(2) {
+                CpuChange::Offline
+            } else {
+                CpuChange::Online
+            };
+            machine.ask(cpu, change);
+        }
     }
 
     fn weight(&mut self) -> Weight {

@@ -47,6 +47,9 @@ pub fn random(seed: u64, broken: Option<Broken>) -> Plan {
         jitter: [0, 50, 300, 2_000][pick(&mut rng, 4)],
         broken,
         changes: rng.one_in(3),
+        // Not drawn, so that a seed means what it meant.
+        halt_poll: [0, 0, 50, 200][(seed >> 1 & 3) as usize],
+        offline: seed % 3 == 2,
         ..Plan::default()
     }
 }
@@ -186,6 +189,12 @@ fn simpler(plan: &Plan) -> Vec<Plan> {
         if parts[at].weight != Weight::DEFAULT {
             all.push(with(&|plan| plan.load.0[at].weight = Weight::DEFAULT));
         }
+    }
+    if plan.offline {
+        all.push(with(&|plan| plan.offline = false));
+    }
+    if plan.halt_poll > 0 {
+        all.push(with(&|plan| plan.halt_poll = 0));
     }
     let cpus = plan.topology.cpus;
     for fewer in [cpus / 2, cpus - 1] {

@@ -121,11 +121,20 @@ impl<S: Scheduler> Scheduler for Observed<S> {
         decision
     }
 
+    fn give_up(&self, cpu: CpuId, prev: Prev, now: Ticks) {
+        self.inner.give_up(cpu, prev, now);
+        self.watch.decided(cpu, Some(prev.unit), None);
+    }
+
     fn context_saved(&self, cpu: CpuId, prev: Prev, now: Ticks) -> CpuSet {
         let tickle = self.inner.context_saved(cpu, prev, now);
         self.watch.gave_up(cpu, prev.unit);
         self.moved(prev.unit);
         self.tickles(tickle)
+    }
+
+    fn others_wait(&self, cpu: CpuId) -> bool {
+        self.inner.others_wait(cpu)
     }
 
     fn set_weight(&self, v: VcpuId, weight: Weight, now: Ticks) -> Result<(), SchedError> {
@@ -158,6 +167,7 @@ impl<S: Scheduler> Scheduler for Observed<S> {
 
     fn cpu_offline(&self, cpu: CpuId, now: Ticks) -> Result<CpuSet, SchedError> {
         let tickle = self.inner.cpu_offline(cpu, now)?;
+        self.watch.parted(cpu);
         Ok(self.tickles(tickle))
     }
 

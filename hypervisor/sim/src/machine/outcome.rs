@@ -125,7 +125,7 @@ pub(super) fn ideal(plan: &Plan) -> Option<Vec<f64>> {
         .0
         .iter()
         .all(|part| part.kind == Kind::Batch && part.cpus.is_none());
-    let quiet = plan.jitter == 0 && !plan.changes && !plan.faults.has(Fault::Ipi);
+    let quiet = plan.jitter == 0 && !plan.changes && !plan.offline && !plan.faults.has(Fault::Ipi);
     let weights = plan
         .load
         .each()

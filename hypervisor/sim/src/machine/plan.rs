@@ -40,8 +40,12 @@ pub struct Plan {
     pub broken: Option<Broken>,
     /// Weights and affinities change, and vCPUs are removed and added, about once a millisecond.
     pub changes: bool,
+    /// CPUs leave the scheduler and come back, about once a millisecond.
+    pub offline: bool,
     /// CPUs call each other, post to each other and go offline, and NMIs come, all the time.
     pub wakes: bool,
+    /// For how long CPUs look for a kick before they block a vCPU, in µs.
+    pub halt_poll: u64,
     /// Keep the trace up to this time, in ns after the start.
     pub keep: u64,
     /// Measure how long the scheduler and the timers take on the host.
@@ -68,7 +72,9 @@ impl Default for Plan {
             jitter: 0,
             broken: None,
             changes: false,
+            offline: false,
             wakes: false,
+            halt_poll: 0,
             keep: 0,
             timed: false,
         }
@@ -102,6 +108,7 @@ impl Plan {
         limit("sockets", sockets.into(), 1, cpus.into())?;
         limit("threads", threads.into(), 1, 8)?;
         limit("ns", self.length, 1, MAX_LENGTH)?;
+        limit("us of looking", self.halt_poll, 0, 10_000)?;
         limit("ns of jitter", self.jitter, 0, MAX_JITTER)?;
         if self.broken == Some(Broken::SkipCall) && !self.wakes {
             return Err("`skip-call` breaks nothing where nobody calls".to_owned());
@@ -208,8 +215,14 @@ impl Plan {
         if self.jitter > 0 {
             let _ = write!(text, " --jitter {}", self.jitter);
         }
+        if self.halt_poll > 0 {
+            let _ = write!(text, " --halt-poll {}", self.halt_poll);
+        }
         if self.changes {
             text.push_str(" --changes");
+        }
+        if self.offline {
+            text.push_str(" --offline");
         }
         if self.wakes {
             text.push_str(" --wakes");

@@ -25,7 +25,7 @@ use lull_core::sched::CpuPlace;
 use lull_core::sched::credit2::Config;
 use lull_core::sched::placement::Placement;
 use lull_core::sched::{AnyScheduler, Scheduler, Setup, Topology, UnitParams};
-use lull_core::units::{CpuId, CpuSet, Ticks, VcpuId};
+use lull_core::units::{CpuId, CpuSet, Micros, Ticks, VcpuId};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -164,6 +164,10 @@ impl<S: Scheduler + 'static> Engine<S> {
             machine
                 .add_vcpu(VcpuId::new(v), params)
                 .map_err(|why| why.to_string())?;
+            let look = Micros::new(plan.halt_poll).to_nanos();
+            machine
+                .set_vcpu_halt_poll(VcpuId::new(v), look)
+                .map_err(|why| why.to_string())?;
         }
         if plan.broken == Some(Broken::DropTime)
             && let Some(pcpu) = machine.pcpu(CpuId::new(0))
@@ -193,7 +197,7 @@ impl<S: Scheduler + 'static> Engine<S> {
             sweeps: 0,
             slack: plan.timer_slack() + bound,
             events: 0,
-            operator: Operator::new(plan.seed, cpus, &plan.load),
+            operator: Operator::new(plan),
             stopwatch,
             ideal: outcome::ideal(plan),
             had: vec![0; vcpus as usize],
@@ -225,7 +229,7 @@ impl<S: Scheduler + 'static> Engine<S> {
             let (at, cpu) = traffic.next_nmi(START);
             state.events.push(at, What::Nmi, cpu);
         }
-        if plan.changes {
+        if plan.changes || plan.offline {
             let at = self.operator.next(START + over);
             state.events.push(at, What::Change, OUTSIDE);
         }

@@ -190,3 +190,54 @@ fn a_scheduler_that_ignores_weights_is_noticed() {
     });
     assert_eq!(outcome.unwrap().violation.unwrap().rule, Rule::Weights);
 }
+
+#[test]
+fn looking_for_kicks_makes_wakes_shorter_and_keeps_all_promises() {
+    let pairs = |halt_poll, scheduler: &str| {
+        let outcome = keeps_all(&Plan {
+            load: "pingpong*8".parse().unwrap(),
+            length: 200 * MS,
+            halt_poll,
+            scheduler: scheduler.to_owned(),
+            jitter: 300,
+            ..plan()
+        });
+        outcome.measures.all_wakes().count()
+    };
+    for scheduler in ["credit2", "fair", "rtds", "null"] {
+        let (blocked, looked_for) = (pairs(0, scheduler), pairs(200, scheduler));
+        assert!(
+            looked_for * 10 < blocked * 9,
+            "{scheduler}: {blocked} wakes of blocked vCPUs, and {looked_for} with looks"
+        );
+    }
+    keeps_all(&Plan {
+        halt_poll: 200,
+        changes: true,
+        ..plan()
+    });
+}
+
+#[test]
+fn cpus_leave_the_scheduler_and_come_back_and_all_promises_hold() {
+    for scheduler in ["credit2", "fair", "rtds", "null"] {
+        for (seed, changes) in [(1, false), (2, true), (3, true)] {
+            let plan = Plan {
+                seed,
+                scheduler: scheduler.to_owned(),
+                jitter: 300,
+                offline: true,
+                changes,
+                halt_poll: 100,
+                ..plan()
+            };
+            let outcome = keeps_all(&plan);
+            let stays = keeps_all(&Plan {
+                offline: false,
+                ..plan
+            });
+            assert!(outcome.wakes > 100, "{scheduler}: {outcome:?}");
+            assert_ne!(outcome.digest, stays.digest);
+        }
+    }
+}

@@ -198,6 +198,11 @@ impl Watch {
         }
     }
 
+    /// A CPU has left the scheduler: it is not idle, it is not there.
+    pub fn parted(&self, cpu: CpuId) {
+        self.notes().set_idle(cpu.get(), None);
+    }
+
     /// A CPU has handed back what it ran.
     pub fn gave_up(&self, cpu: CpuId, v: VcpuId) {
         let now = self.now();

@@ -1,19 +1,26 @@
 //! Schedulers on the machine: each keeps what it promises to guests.
 
-use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    channel::{Counters, Problem},
+    channel::{Counters, Cstates, Problem},
     test::{
         case::{Case, Lab},
         check::{self, share, within},
-        rig::Ran,
+        rig::{Ran, Running},
     },
 };
 
 pub fn cases() -> Vec<Case> {
     vec![
         Case::icount("sched/credit2-weight", credit2_weight),
+        Case::bochs("sched/credit2-weight-bochs", credit2_weight_bochs),
+        Case::icount("sched/halt-poll", halt_poll),
+        Case::icount("sched/directed-yield", directed_yield),
+        Case::real_time("sched/offline-online", offline_online),
+        Case::real_time("sched/offline-mistakes", offline_mistakes),
         Case::icount("sched/credit2-cap", credit2_cap),
         Case::icount("sched/credit2-pin", credit2_pin),
         Case::icount("sched/credit2-soft-affinity", credit2_soft_affinity),
@@ -90,6 +97,239 @@ fn credit2_weight(lab: &Lab<'_>) -> Result<()> {
             wanted * 0.02,
         )?;
     }
+    Ok(())
+}
+
+/// Weights 1:2:4:8 on two CPUs, 10 s of the machine. The heaviest can use no more than one CPU; the others share the other one.
+///
+/// Bochs' CPUs execute ten million instructions a second, so that to change the vCPU takes a third of a millisecond, which is
+/// charged to the one that comes. With slices of 10 ms that is a part of 3 %, and less for who keeps the CPU for several of them:
+/// by that, shares of time inside the guest are off by more than those of time on the CPU.
+fn credit2_weight_bochs(lab: &Lab<'_>) -> Result<()> {
+    let guests = [
+        ("a", "weight=128", 1),
+        ("b", "weight=256", 2),
+        ("c", "weight=512", 4),
+        ("d", "weight=1024", 8),
+    ];
+    let mut rig = lab
+        .bochs("run", "corei7_skylake_x")
+        .cpus(2)
+        .limit(900)
+        .word("sched=credit2")
+        .word("sched_ratelimit_us=10000")
+        .word("for=10");
+    for (name, more, _) in guests {
+        rig = rig.guest(&busy(name, more))?;
+    }
+    let ran = rig.run()?;
+    ran.ok()?;
+    let boot = ran.channel().boot().context("no `boot`")?;
+    ensure!(boot.virt.as_deref() == Some("vmx"), "{boot:?}");
+    let times = guests
+        .iter()
+        .map(|(name, ..)| ran.run_ticks(name))
+        .collect::<Result<Vec<_>>>()?;
+    let (heaviest, others) = times.split_last().context("no guests")?;
+    let whole = 10 * boot.tsc_hz;
+    within("the heaviest, of a CPU", share(*heaviest, whole), 1.0, 0.03)?;
+    let rest: u64 = others.iter().sum();
+    within("the others, of a CPU", share(rest, whole), 1.0, 0.06)?;
+    for ((name, _, part), time) in guests.iter().zip(others) {
+        let wanted = share(*part, 7);
+        let what = format!("the share of {name}");
+        within(&what, share(*time, rest), wanted, wanted * 0.02)?;
+    }
+    Ok(())
+}
+
+/// Two vCPUs that spin for each other share a CPU with a guest that never halts: each gives its time to the other one, not to that.
+fn directed_yield(lab: &Lab<'_>) -> Result<()> {
+    for scheduler in ["credit2", "fair"] {
+        let ran = lab
+            .rig("run")
+            .guest("ipi-pair,cmdline=\"spin=2 rounds=3000\"")
+            .guest("busy,cmdline=\"for-ms=60000\"")
+            .cpus(1)
+            .word(&format!("sched={scheduler}"))
+            .word("for=4")
+            .limit(300)
+            .run()?;
+        ran.ok()?.passed("ipi-pair")?;
+        let round = ran.figure("ipi-pair", "round_trip_ticks")?;
+        // Each turn of the other guest would be a millisecond and more.
+        ensure!(
+            round < 50_000.0,
+            "{scheduler}: a round takes {round} ticks on average"
+        );
+        let directed: u64 = ran.end_of("ipi-pair")?.directed_yields.iter().sum();
+        ensure!(
+            directed > 3000,
+            "{scheduler}: {directed} directed yields in 3000 rounds"
+        );
+        let other = ran.run_ticks("busy")?;
+        let hz = ran.channel().boot().context("no `boot`")?.tsc_hz;
+        ensure!(
+            share(other, 4 * hz) > 0.3,
+            "{scheduler}: the other guest had {other} ticks in 4 s"
+        );
+    }
+    Ok(())
+}
+
+/// vCPUs that wake each other are looked after instead of blocked: then a round is shorter, and needs no pass of the scheduler.
+fn halt_poll(lab: &Lab<'_>) -> Result<()> {
+    let pair = |more: &str| {
+        let guest = format!("ipi-pair,{more}cmdline=\"rounds=300\"");
+        lab.rig("run").guest(&guest).cpus(2).run()
+    };
+    let (blocks, looks) = (pair("")?, pair("halt-poll=200,")?);
+    for ran in [&blocks, &looks] {
+        ran.ok()?.passed("ipi-pair")?;
+    }
+    let counts = |ran: &Ran| -> Result<(u64, u64)> {
+        let end = ran.end_of("ipi-pair")?;
+        let sum = |counts: &[u64]| counts.iter().sum();
+        Ok((sum(&end.halt_poll_successes), sum(&end.halt_poll_failures)))
+    };
+    ensure!(counts(&blocks)? == (0, 0), "{:?}", counts(&blocks)?);
+    let (kicked, in_vain) = counts(&looks)?;
+    ensure!(
+        kicked >= 500 && in_vain < 50,
+        "of 600 halts, {kicked} looks were ended by a kick, {in_vain} were in vain"
+    );
+    let passes = |ran: &Ran| -> Result<u64> {
+        Ok(counters(ran, 0)?.sched_passes + counters(ran, 1)?.sched_passes)
+    };
+    let (with, without) = (passes(&looks)?, passes(&blocks)?);
+    ensure!(with * 4 < without, "{with} passes, and {without} without");
+    let round = |ran: &Ran| ran.figure("ipi-pair", "round_trip_ticks");
+    let (with, without) = (round(&looks)?, round(&blocks)?);
+    ensure!(
+        with < without,
+        "a round takes {with} ticks, and {without} without"
+    );
+    Ok(())
+}
+
+/// Polls a command's answer until it says `part` of each CPU of `cpus`.
+fn comes_to(running: &mut Running, cpus: &[u32], part: &str, says: bool) -> Result<()> {
+    for _ in 0..200 {
+        let mut all = true;
+        for cpu in cpus {
+            let answer = running.does(&format!("show cpu={cpu}"))?.answer;
+            all &= answer.iter().any(|line| line.contains(part)) == says;
+        }
+        if all {
+            return Ok(());
+        }
+    }
+    bail!("CPUs {cpus:?}: `{part}` never became {says}")
+}
+
+/// CPUs leave under load, sleep in their deepest state, run no guest, and come back; guests and their timers go on elsewhere.
+fn offline_online(lab: &Lab<'_>) -> Result<()> {
+    for scheduler in ["credit2", "fair", "rtds", "null"] {
+        let mut running = lab
+            .rig("run")
+            .guest("timer,kernel=idle-timer,pin=2,budget-us=2000,cmdline=\"duty=30 periods=100\"")
+            .guest("pair,kernel=ipi-pair,budget-us=1000,cmdline=\"rounds=5000 watchdog-ms=600000\"")
+            .guest("spin,kernel=busy,pin=1,budget-us=1000,cmdline=\"for-ms=600000\"")
+            .cpus(4)
+            .word(&format!("sched={scheduler}"))
+            .word("keep")
+            .limit(300)
+            .start()?;
+        running.up(3)?;
+        let twice = running.does("offline 1-3")?;
+        ensure!(
+            twice.answer.iter().any(|said| said.contains("go offline")),
+            "{twice:?}"
+        );
+        comes_to(&mut running, &[1, 2, 3], "offline", true)?;
+        let before = running.reading()?;
+        let mut after = running.reading()?;
+        let mut hz = 0;
+        running.session.wait_for(Duration::ZERO, |channel| {
+            hz = channel.boot().map_or(0, |boot| boot.tsc_hz);
+            true
+        })?;
+        // A quarter of a second of the machine, so that it shows.
+        while after.now - before.now < hz / 4 {
+            after = running.reading()?;
+        }
+        for cpu in 1..4 {
+            let one = |reading: &Cstates| -> Result<(u64, u64)> {
+                let counters = &check::cpu(reading, cpu)?.counters;
+                Ok((counters.guest, counters.sched_passes))
+            };
+            ensure!(
+                one(&before)? == one(&after)?,
+                "{scheduler}: cpu{cpu} is offline, and runs guests or the scheduler"
+            );
+        }
+        let guest =
+            |reading: &Cstates| Ok::<_, anyhow::Error>(check::cpu(reading, 0)?.counters.guest);
+        // `null` has a CPU for one vCPU only, and that may be halted.
+        ensure!(
+            scheduler == "null" || guest(&after)? > guest(&before)?,
+            "{scheduler}: nothing runs on the CPU that is left"
+        );
+        running.does("online 1-3")?;
+        comes_to(&mut running, &[1, 2, 3], "offline", false)?;
+        // A few times in a row, under load.
+        for _ in 0..2 {
+            running.does("offline 2")?;
+            running.does("online 2")?;
+            running.does("offline 1,3")?;
+            running.does("online all")?;
+        }
+        comes_to(&mut running, &[1, 2, 3], "offline", false)?;
+        let ended = running
+            .session
+            .wait_for(Duration::from_secs(120), |channel| {
+                channel
+                    .guests()
+                    .filter(|guest| guest.event == "end")
+                    .count()
+                    >= 2
+            })?;
+        ensure!(ended, "{scheduler}: the guests do not come to their ends");
+        running.session.press("Q")?;
+        let ran = running.finish()?;
+        ran.adds_up()?.passed("timer")?.passed("pair")?;
+    }
+    Ok(())
+}
+
+/// What cannot leave stays, and the reason is said.
+fn offline_mistakes(lab: &Lab<'_>) -> Result<()> {
+    let mut running = lab.rig("run").guest("quiet").word("keep").start()?;
+    running.up(1)?;
+    for (line, why, expected) in [
+        ("offline 0", "takes the debug keys", "other CPUs"),
+        ("offline 9", "9 not there", "CPUs of 0-3"),
+        ("offline 3-1", "above", "numbers"),
+        ("offline", "something is missing", "offline CPUS"),
+    ] {
+        let answer = running.command(line)?;
+        ensure!(
+            !answer.ok && answer.why.contains(why) && answer.expected.contains(expected),
+            "`{line}`: {answer:?}"
+        );
+    }
+    running.does("offline all")?;
+    comes_to(&mut running, &[1, 2, 3], "offline", true)?;
+    let again = running.does("offline all")?;
+    ensure!(
+        again
+            .answer
+            .iter()
+            .any(|said| said.contains("offline already")),
+        "{again:?}"
+    );
+    running.session.press("Q")?;
+    running.finish()?.adds_up()?;
     Ok(())
 }
 

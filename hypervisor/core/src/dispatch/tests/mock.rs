@@ -26,6 +26,7 @@ pub enum Act {
     Kick(u32),
     Remove(u32),
     FireEarly,
+    Ask(CpuChange),
     Stop,
 }
 
@@ -77,6 +78,7 @@ impl Mock {
                 state.cpu.set(0);
                 machine.post_from_handler(Events::TIMER, Cause::OwnTimer);
             }
+            Act::Ask(change) => machine.ask(CPU0, change),
             Act::Stop => machine.post(CPU0, Events::STOP),
         }
         state.cpu.set(0);
@@ -121,6 +123,16 @@ impl Sleeper for Mock {
     }
     fn io_read(&self, _port: u16, _settle: bool) {
         self.something_happens();
+    }
+    /// Time passes, and what is due happens.
+    fn relax(&self) {
+        let state = &self.0;
+        state.now.set(state.now.get() + 50);
+        let next = state.script.borrow().front().map(|&(at, _)| at);
+        let due = next.into_iter().chain(state.armed.get()).min();
+        if due.is_some_and(|due| due <= state.now.get()) {
+            self.something_happens();
+        }
     }
     fn poll(&self) {}
     fn interrupt_window(&self) {}
@@ -193,6 +205,20 @@ impl Runner for Guests {
 
     fn call(&self) {
         self.said.borrow_mut().push("call".into());
+    }
+
+    fn parks(&self) {
+        self.said.borrow_mut().push("parks".into());
+    }
+
+    fn unparks(&self) {
+        self.said.borrow_mut().push("unparks".into());
+    }
+
+    fn refused(&self, change: CpuChange, why: SchedError) {
+        self.said
+            .borrow_mut()
+            .push(std::format!("{change:?}: {why}"));
     }
 
     fn load(&self, v: VcpuId) {

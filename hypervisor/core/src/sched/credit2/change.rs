@@ -31,6 +31,8 @@ impl Credit2 {
         slot.residual.set(0);
         slot.loan.set(0);
         slot.dying.set(false);
+        slot.yielded.set(false);
+        slot.yielded_to.set(None);
         slot.moves_to.set(None);
         slot.tickled.set(None);
         slot.domain.set(params.domain.get().into());
@@ -101,6 +103,7 @@ impl Credit2 {
             "{v} was not leaving"
         );
         here.leaving.set(None);
+        slot.yielded.set(prev.leave == Leave::Yields);
         let others = self.give_back(slot, now);
         if slot.dying.get() || prev.leave == Leave::Gone {
             self.change_load(&mut queue, slot, -1, now);

@@ -108,10 +108,11 @@ impl Credit2 {
             && now < until
             && !here.tickled.get()
             && here.claimed_for.get().is_none()
-            && here
-                .queue
-                .get()
-                .is_some_and(|id| !self.busy.contains(id.bit()))
+            && here.queue.get().is_some_and(|id| match prev.leave {
+                // It may give its time to one that waits elsewhere.
+                Leave::Yields => self.busy.is_empty(),
+                _ => !self.busy.contains(id.bit()),
+            })
             && !slot.dying.get()
             && !slot.prefers.get()
             && slot.moves_to.get().is_none()
@@ -153,6 +154,11 @@ impl Credit2 {
             if fresh && !yields && !urgent {
                 return Some(v);
             }
+        }
+        if let (true, Some(v), Some(slot)) = (yields, goes_on, runner)
+            && let Some(sibling) = self.yield_to(queue, cpu, v, slot, now)
+        {
+            return Some(sibling);
         }
         // It gives way to anybody if a CPU that it prefers is idle.
         let base = runner.filter(|slot| !self.would_rather_be_elsewhere(slot, cpu));
@@ -203,7 +209,7 @@ impl Credit2 {
     }
 
     /// Another CPU was told to take it, and is on the way.
-    fn is_awaited_elsewhere(&self, slot: &Slot, cpu: CpuId) -> bool {
+    pub(super) fn is_awaited_elsewhere(&self, slot: &Slot, cpu: CpuId) -> bool {
         slot.tickled
             .get()
             .filter(|&other| other != cpu)
@@ -216,7 +222,7 @@ impl Credit2 {
 
     /// The same, and that CPU will be there sooner than a CPU that has nothing else to do, or whose runner yields. It is not while it still comes out of a
     /// C-state.
-    fn is_nearly_there(&self, slot: &Slot, cpu: CpuId) -> bool {
+    pub(super) fn is_nearly_there(&self, slot: &Slot, cpu: CpuId) -> bool {
         self.is_awaited_elsewhere(slot, cpu)
             && slot.tickled.get().is_some_and(|other| {
                 !matches!(self.cpus.doing(other), Doing::Asleep { exit_latency, .. } if exit_latency >= SWITCH)

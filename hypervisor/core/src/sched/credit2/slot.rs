@@ -95,6 +95,10 @@ pub(super) struct Slot {
     pub start: Held<Ticks>,
     pub hard: AtomicCpuSet,
     pub soft: AtomicCpuSet,
+    /// It waits since it yielded.
+    pub yielded: Held<bool>,
+    /// The unit that it gave its time to last.
+    pub yielded_to: Held<Option<VcpuId>>,
     /// Its soft affinity says something that its hard one does not.
     pub prefers: Held<bool>,
     /// It was removed while it ran.
@@ -134,6 +138,8 @@ impl Slot {
             start: Held::new(Ticks::ZERO),
             hard: AtomicCpuSet::new(),
             soft: AtomicCpuSet::new(),
+            yielded: Held::new(false),
+            yielded_to: Held::new(None),
             prefers: Held::new(false),
             dying: Held::new(false),
             moves_to: Held::new(None),

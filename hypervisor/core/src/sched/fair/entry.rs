@@ -2,7 +2,7 @@
 
 use super::vtime::{VTime, virtual_length};
 use super::{UnitParams, Weight};
-use crate::units::{CpuId, CpuSet, Ticks, VcpuId};
+use crate::units::{CpuId, CpuSet, DomId, Ticks, VcpuId};
 
 /// A unit's scheduling data. Deliberately neither `Clone` nor `Copy`.
 #[derive(Debug)]
@@ -13,6 +13,9 @@ pub(super) struct Entry {
     remainder: u16,
     pub weight: Weight,
     pub affinity: CpuSet,
+    pub domain: DomId,
+    /// It waits since it yielded.
+    pub yielded: bool,
     /// Removed while it ran: it will be freed when it leaves its CPU.
     pub dying: bool,
     /// Once its registers are saved it goes to this CPU, to make room on the one that it ran on.
@@ -27,6 +30,8 @@ impl Entry {
             remainder: 0,
             weight: params.weight,
             affinity: params.affinity,
+            domain: params.domain,
+            yielded: false,
             dying: false,
             steps_to: None,
         }

@@ -3,9 +3,12 @@
 use super::queue::{Queue, RunQueue, Wanted};
 use super::steal::Steal;
 use super::vtime::VTime;
-use super::{Decision, Fair, Leave, MAX_ROUNDS, Prev, told};
+use super::{Decision, Entry, Fair, Leave, MAX_ROUNDS, Prev, told};
 use crate::sync::atomic::Ordering;
 use crate::units::{CpuId, CpuSet, Ticks};
+
+/// How many that wait are looked at for one that is worth yielding to.
+const YIELD_TRIES: usize = 16;
 
 impl Fair {
     /// One pass on the CPU's own behalf.
@@ -50,6 +53,9 @@ impl Fair {
             // Before looking at others: whoever makes a unit wait from now on sees that this CPU is idle.
             self.idle.insert(cpu);
         }
+        if yields && let Some(decision) = self.yield_to(cpu, rq, now) {
+            return Some(decision);
+        }
         let stolen = self.steal(&Wanted {
             by: cpu,
             bar,
@@ -91,6 +97,48 @@ impl Fair {
         }
         if let Some(clock) = queue.clock() {
             self.clock.advance(clock);
+        }
+        let decision = decided(&queue);
+        drop(queue);
+        Some(self.with_claim(decision, cpu))
+    }
+
+    /// What yields gives its time to one of its domain that waits here, and is not more than a slice behind the first: to one
+    /// that was kicked and has not looked since, else to one that did not yield itself, else to any.
+    fn yield_to(&self, cpu: CpuId, rq: &RunQueue, now: Ticks) -> Option<Decision> {
+        let mut queue = rq.lock();
+        let (unit, domain) = queue
+            .current
+            .as_ref()
+            .map(|entry| (entry.unit, entry.domain))?;
+        let siblings = || {
+            let waiting = queue.waiting.iter().take(YIELD_TRIES).enumerate();
+            waiting.filter(|(_, entry)| {
+                let head = queue.head();
+                let too_far = head.is_some_and(|head| head.is_owed(entry.vruntime, queue.slice));
+                entry.domain == domain && entry.affinity.contains(cpu) && !too_far
+            })
+        };
+        let kicked = |entry: &Entry| {
+            self.state(entry.unit)
+                .is_some_and(|state| state.is_kicked())
+        };
+        let (at, _) = siblings()
+            .find(|(_, entry)| kicked(entry))
+            .or_else(|| siblings().find(|(_, entry)| !entry.yielded))
+            .or_else(|| siblings().next())?;
+        let entry = queue.waiting.remove(at)?;
+        if let Some(state) = self.state(entry.unit) {
+            state.set_running(cpu);
+        }
+        if let Some(unit) = self.units.get(unit) {
+            unit.count_directed_yield();
+        }
+        queue.start(entry, now);
+        self.publish(cpu, rq, &queue);
+        self.idle.remove(cpu);
+        if let Some(current) = &queue.current {
+            rq.publish_running(current.vruntime);
         }
         let decision = decided(&queue);
         drop(queue);

@@ -1,6 +1,6 @@
 //! The table of all vCPUs, as schedulers and dispatch loops share it.
 
-use super::RunState;
+use super::{HaltPoll, RunState};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Lock, LockGuard, SeqCount};
 use crate::units::{CpuId, Nanos, Ticks, VcpuId};
@@ -11,6 +11,10 @@ use alloc::boxed::Box;
 pub struct Unit {
     /// Where it is, and whether it was kicked.
     pub state: RunState,
+    /// How long its pCPU looks for a kick before it blocks.
+    pub halt_poll: HaltPoll,
+    /// How often it gave its time to another of its guest while it spun. One writer: the pCPU that runs it.
+    directed_yields: AtomicU64,
     /// Guards `run_ticks` and `entered`. One writer at a time: the pCPU that runs it.
     times: SeqCount,
     /// Time inside the guest, of all stays that have ended.
@@ -29,6 +33,8 @@ impl Unit {
     fn new() -> Self {
         Self {
             state: RunState::new(),
+            halt_poll: HaltPoll::new(),
+            directed_yields: AtomicU64::new(0),
             times: SeqCount::new(),
             run_ticks: AtomicU64::new(0),
             entered: AtomicU64::new(0),
@@ -36,6 +42,16 @@ impl Unit {
             latency: AtomicU64::new(u64::MAX),
             latency_at: Lock::new(None),
         }
+    }
+
+    /// How often it gave its time to another vCPU of its guest while it spun.
+    pub fn directed_yields(&self) -> u64 {
+        self.directed_yields.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_directed_yield(&self) {
+        let count = self.directed_yields() + 1;
+        self.directed_yields.store(count, Ordering::Relaxed);
     }
 
     /// The VM entry is next: time in the guest begins. Only on the pCPU that runs it.
@@ -93,6 +109,8 @@ impl Unit {
     pub(crate) fn reset(&self) {
         self.state.offline();
         self.set_latency_limit(None);
+        self.halt_poll.reset();
+        self.directed_yields.store(0, Ordering::Relaxed);
         self.times.write(|| {
             self.run_ticks.store(0, Ordering::Relaxed);
             self.entered.store(0, Ordering::Relaxed);

@@ -141,6 +141,125 @@ fn a_yield_lets_the_other_run_once() {
     assert_eq!(sim.current(0), alone);
 }
 
+/// Units of these domains on one CPU; none of them ever halts.
+fn domains(of: &[u16]) -> Sim<Credit2> {
+    let mut sim = flat(1, of.len());
+    for (unit, &domain) in of.iter().enumerate() {
+        let params = UnitParams {
+            domain: DomId::new(domain),
+            ..weighing(256)
+        };
+        sim.run(unit as u32, params, BUSY);
+    }
+    sim.settle();
+    look(&sim, of.len());
+    sim
+}
+
+/// What was kicked looks.
+fn look(sim: &Sim<Credit2>, units: usize) {
+    for unit in 0..units {
+        let unit = sim.sched.units().get(v(unit as u32)).unwrap();
+        unit.state.consume_kick();
+    }
+}
+
+#[test]
+fn a_spinner_gives_its_time_to_a_preempted_unit_of_its_domain() {
+    // Unit 0 spins for unit 3; the others of the CPU have more credit.
+    let mut sim = domains(&[1, 2, 2, 1]);
+    while sim.current(0) != Some(v(0)) {
+        sim.run_for(MS);
+    }
+    sim.leave(0, Leave::Yields);
+    assert_eq!(sim.current(0), Some(v(3)));
+    assert_eq!(sim.sched.units().get(v(0)).unwrap().directed_yields(), 1);
+    // It has spun for something else: so it is unit 0's turn.
+    sim.leave(0, Leave::Yields);
+    assert_eq!(sim.current(0), Some(v(0)));
+    assert_eq!(sim.sched.units().get(v(3)).unwrap().directed_yields(), 1);
+}
+
+#[test]
+fn whoever_has_nobody_of_its_domain_yields_to_the_first() {
+    let mut sim = domains(&[1, 2, 2]);
+    while sim.current(0) != Some(v(0)) {
+        sim.run_for(MS);
+    }
+    sim.leave(0, Leave::Yields);
+    assert_ne!(sim.current(0), Some(v(0)));
+    assert_eq!(sim.sched.units().get(v(0)).unwrap().directed_yields(), 0);
+}
+
+#[test]
+fn siblings_are_yielded_to_in_turn_and_those_that_were_kicked_first() {
+    let mut sim = domains(&[1, 1, 1, 1]);
+    let mut given = Vec::new();
+    for _ in 0..3 {
+        while sim.current(0) != Some(v(0)) {
+            sim.run_for(MS);
+        }
+        sim.leave(0, Leave::Yields);
+        given.push(sim.current(0).unwrap().get());
+    }
+    assert_eq!(given, [1, 2, 3]);
+    while sim.current(0) != Some(v(0)) {
+        sim.run_for(MS);
+    }
+    sim.kick(v(2), WakeBy::Runner(cpu(0)));
+    sim.leave(0, Leave::Yields);
+    assert_eq!(sim.current(0), Some(v(2)), "the target of the interrupt");
+}
+
+#[test]
+fn a_sibling_in_another_runqueue_is_yielded_to() {
+    let mut sim = machine(Topology::flat(2), 4, config(Arrangement::Cpu));
+    // CPU 0 spins; its sibling shares CPU 1 with another guest.
+    for (unit, domain) in [(0, 1), (1, 2), (2, 1), (3, 2)] {
+        let params = UnitParams {
+            domain: DomId::new(domain),
+            ..weighing(256)
+        };
+        sim.run(unit, params, BUSY);
+    }
+    sim.settle();
+    look(&sim, 4);
+    let mut directed = 0;
+    for _ in 0..200 {
+        sim.run_for(100 * US);
+        let [here, there] = [0, 1].map(|cpu| sim.current(cpu));
+        let spins = (here == Some(v(0)))
+            .then_some(0)
+            .or((there == Some(v(0))).then_some(1));
+        let waits = here != Some(v(2)) && there != Some(v(2));
+        if let Some(cpu) = spins.filter(|_| waits) {
+            sim.leave(cpu, Leave::Yields);
+            assert_eq!(sim.current(cpu), Some(v(2)));
+            directed += 1;
+        }
+    }
+    assert!(directed > 10, "{directed}");
+}
+
+#[test]
+fn to_spin_is_no_way_to_more_than_a_share() {
+    // Two of a domain yield to each other all the time, beside one that does not.
+    let mut sim = domains(&[1, 1, 2]);
+    sim.run_for(100 * MS);
+    let before: Vec<u64> = (0..3).map(|unit| sim.ran(unit)).collect();
+    let began = sim.now;
+    while sim.now < began + SECOND {
+        sim.run_for(20 * US);
+        if sim.current(0) != Some(v(2)) {
+            sim.leave(0, Leave::Yields);
+        }
+    }
+    let got: Vec<u64> = (0..3)
+        .map(|unit| sim.ran(unit) - before[unit as usize])
+        .collect();
+    assert!(got[2] * 100 >= SECOND * 33, "{got:?}");
+}
+
 #[test]
 fn a_unit_resists_migration_for_less_than_half_a_millisecond() {
     // Three on two: each slice end could move one, if nothing resisted.
