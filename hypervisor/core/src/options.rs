@@ -138,6 +138,8 @@ pub struct Options {
     pub hpet: HpetInterrupt,
     /// `mitigations=`: which barriers there are between guests.
     pub mitigations: Policy,
+    /// `vmx.apicv=`: whether Intel processors virtualize guests' local APICs, where they can.
+    pub vmx_apicv: bool,
     /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
     pub exit_port: Option<ExitPort>,
     /// `for=`: end after this time. `None`: when all guests have ended.
@@ -184,6 +186,7 @@ impl Default for Options {
             wakes: WakeOptions::default(),
             hpet: HpetInterrupt::default(),
             mitigations: Policy::default(),
+            vmx_apicv: true,
             exit_port: None,
             run_for: None,
             keep: false,

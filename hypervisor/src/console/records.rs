@@ -315,6 +315,8 @@ pub struct GuestEnd<'a> {
     pub reason: &'a str,
     /// Time that each vCPU ran.
     pub run: &'a [Ticks],
+    /// Exits of all vCPUs by kind, those that were.
+    pub exits: &'a [(&'static str, u64)],
 }
 
 /// Start or end of a guest.
@@ -346,6 +348,11 @@ impl Guest<'_> {
                     .array("run_ticks", |a| {
                         for &ticks in end.run {
                             a.u64(ticks.get());
+                        }
+                    })
+                    .object("exits", |o| {
+                        for &(kind, times) in end.exits {
+                            o.u64(kind, times);
                         }
                     });
             }
@@ -750,11 +757,12 @@ mod tests {
             code: 16,
             reason: "",
             run: &run,
+            exits: &[("hlt", 3), ("eoi", 9)],
         });
         assert_eq!(
             text(|s| guest.write(s)),
             "{\"v\":1,\"type\":\"guest\",\"id\":1,\"name\":\"idle-timer\",\"event\":\"end\",\"vcpus\":2,\
-             \"verdict\":\"pass\",\"how\":\"port\",\"code\":16,\"reason\":\"\",\"run_ticks\":[5,7]}\n"
+             \"verdict\":\"pass\",\"how\":\"port\",\"code\":16,\"reason\":\"\",\"run_ticks\":[5,7],\"exits\":{\"hlt\":3,\"eoi\":9}}\n"
         );
     }
 

@@ -109,6 +109,15 @@ pub(super) fn handle(
             }
             return access_lapic(gpa, owned, vcpu, domain, host);
         }
+        Exit::ApicWrite { offset, value } => {
+            let now = Now {
+                tsc: host.now(),
+                offset: owned.msrs.tsc_offset(),
+            };
+            if let Some(icr) = owned.lapic.written(offset, value, now) {
+                send(icr, vcpu, domain, host);
+            }
+        }
         Exit::Exception { vector, error } => {
             let error = (vector == AC).then_some(error);
             owned.virt.inject(Injection::Exception { vector, error });

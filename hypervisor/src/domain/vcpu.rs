@@ -70,6 +70,8 @@ pub(super) struct Owned {
     pub memory: Arc<GuestMemory>,
     pub run: Run,
     loaded: bool,
+    /// The processor keeps the APIC's priorities and delivers its interrupts; the APIC is lent to it for each entry.
+    lends_apic: bool,
     nmi: bool,
     /// A window below a priority class has opened **at** that class: asking for it again would end every entry before
     /// the first instruction. Seen in QEMU, where V_INTR_PRIO must reach V_TPR, not exceed it.
@@ -114,6 +116,7 @@ impl Vcpu {
             memory,
             run,
             loaded: false,
+            lends_apic: false,
             nmi: false,
             window_inclusive: false,
             shadow_at: None,
@@ -255,9 +258,11 @@ impl Vcpu {
             // The physical timer is armed by the dispatch loop, before it calls us: it has to see the new deadline.
             return Next::Events;
         }
+        owned.show_apic();
         let answers = owned.offer_interrupts() && !barriers::at_entry();
         let exit = self.pass(owned, answers, domain, host, word, on_gate);
-        let kind = ExitKind::of(&exit);
+        owned.take_apic_back();
+        let kind = ExitKind::of(&exit, owned.virt.as_ref());
         if exit != Exit::Answered {
             self.exits.count(kind);
         }
@@ -404,16 +409,23 @@ impl Owned {
         }
     }
 
-    /// Hands over what is most urgent, or asks to be told when the guest can take it. `false`: something waits, and not every machine
-    /// keeps a window for it over the delivery of something else: it must be offered again at the next exit, whatever that is.
-    fn offer_interrupts(&mut self) -> bool {
-        if !self.nmi && self.lapic.nothing_requested() {
-            self.virt.want_window(false);
-            return true;
+    /// Tells a processor that virtualizes APICs what has changed.
+    fn show_apic(&mut self) {
+        if self.virt.virtualizes_apic() && self.lapic.take_changed() {
+            let (mode, registers) = (self.lapic.mode(), self.lapic.shown());
+            self.lends_apic = self.virt.show_apic(mode, &registers);
         }
-        if self.nmi || self.lapic.deliverable().is_some() {
-            self.leave_hlt();
+    }
+
+    fn take_apic_back(&mut self) {
+        if self.lends_apic {
+            let state = self.virt.take_apic_back();
+            self.lapic.take_back(&state);
         }
+    }
+
+    /// Hands an NMI over, or asks to be told when the guest can take it.
+    fn offer_nmi(&mut self) {
         if self.nmi {
             if self.virt.nmi_ready() {
                 self.virt.inject(Injection::Nmi);
@@ -422,6 +434,22 @@ impl Owned {
                 self.virt.want_nmi_window();
             }
         }
+    }
+
+    /// Hands over what is most urgent, or asks to be told when the guest can take it. `false`: something waits, and not every machine
+    /// keeps a window for it over the delivery of something else: it must be offered again at the next exit, whatever that is.
+    fn offer_interrupts(&mut self) -> bool {
+        if self.lends_apic {
+            return self.lend_apic();
+        }
+        if !self.nmi && self.lapic.nothing_requested() {
+            self.virt.want_window(false);
+            return true;
+        }
+        if self.nmi || self.lapic.deliverable().is_some() {
+            self.leave_hlt();
+        }
+        self.offer_nmi();
         if let Some(vector) = self.lapic.deliverable()
             && self.virt.interruptible()
             && self.lapic.accept(vector)
@@ -438,6 +466,18 @@ impl Owned {
             self.virt.want_window(false);
         }
         !self.nmi && self.lapic.nothing_requested()
+    }
+
+    /// Where the processor delivers interrupts, it is given all there are; no window is needed for them.
+    fn lend_apic(&mut self) -> bool {
+        if self.nmi || self.lapic.deliverable().is_some() {
+            self.leave_hlt();
+        }
+        self.offer_nmi();
+        self.virt.want_window(false);
+        let state = self.lapic.lend();
+        self.virt.lend_apic(&state);
+        !self.nmi
     }
 }
 

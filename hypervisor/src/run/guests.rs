@@ -21,7 +21,7 @@ use crate::console::machine_channel;
 use crate::console::records::{Guest, GuestEnd, Where};
 use crate::domain::bundle::Bundle;
 use crate::domain::devices::Verdict;
-use crate::domain::{Domain, DomainTable, Machinery};
+use crate::domain::{Domain, DomainTable, ExitKind, Machinery};
 use crate::init::tell;
 use crate::machine::BareMetal;
 use crate::virt::{Backend, GuestMemory, VirtCpu};
@@ -301,8 +301,19 @@ fn report_one(running: &Running, domain: &Domain, cut_off: Option<&str>) {
             code: code.into(),
             reason,
             run: &run,
+            exits: &exits_of(domain),
         }),
     ));
+}
+
+/// Exits of all its vCPUs, by kind.
+fn exits_of(domain: &Domain) -> Vec<(&'static str, u64)> {
+    let of_all = |kind| domain.vcpus().iter().map(|v| v.exits().get(kind)).sum();
+    ExitKind::ALL
+        .into_iter()
+        .map(|kind| (kind.name(), of_all(kind)))
+        .filter(|&(_, times)| times > 0)
+        .collect()
 }
 
 /// The time that a vCPU has spent in its guest.

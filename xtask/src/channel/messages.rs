@@ -340,6 +340,8 @@ pub struct GuestEvent {
     pub reason: Option<String>,
     /// Time on a CPU, per vCPU.
     pub run_ticks: Vec<u64>,
+    /// Exits of all vCPUs, by kind; a kind of which there were none is not there.
+    pub exits: BTreeMap<String, u64>,
 }
 
 impl GuestEvent {

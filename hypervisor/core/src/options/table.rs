@@ -66,7 +66,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 46] = [
+pub const OPTIONS: [OptionSpec; 47] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -464,6 +464,15 @@ pub const OPTIONS: [OptionSpec; 46] = [
                     ("force", Policy::Force),
                 ],
             )?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "vmx.apicv",
+        "on|off",
+        "off: Intel processors do not virtualize guests' local APICs, even if they can (default on)",
+        |options, value| {
+            options.vmx_apicv = on_off(value)?;
             Ok(())
         },
     ),

@@ -11,18 +11,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bitflags::bitflags;
 
-use super::bits::AtomicVectorSet;
-
-/// How an APIC is addressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Globally disabled (`IA32_APIC_BASE.EN` = 0).
-    Disabled,
-    /// By its page.
-    XApic,
-    /// By MSRs.
-    X2Apic,
-}
+pub use crate::virt::ApicMode as Mode;
+use crate::virt::AtomicVectorSet;
 
 /// What a sender must know of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

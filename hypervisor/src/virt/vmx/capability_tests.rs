@@ -81,7 +81,7 @@ fn a_server_has_it_all() {
     );
     assert_eq!(
         found.describe(),
-        "EPT (pages up to 1 GiB), unrestricted guest; with VPID, preemption timer, TPR shadow, PAUSE-loop exiting, accessed and dirty flags"
+        "EPT (pages up to 1 GiB), unrestricted guest; with VPID, preemption timer, TPR shadow, virtual x2APIC, PAUSE-loop exiting, accessed and dirty flags"
     );
 }
 

@@ -1,6 +1,6 @@
 use lull_core::wake::Events;
 
-use super::super::Vmx;
+use super::super::{ApicWanted, Vmx};
 use super::super::capability::tests::{Fake, cpuid, skylake};
 use super::super::mock::{INVEPTS, INVVPIDS};
 use super::*;
@@ -14,7 +14,8 @@ const PVH: StartState = StartState::Pvh {
 };
 
 fn machine(fake: &Fake) -> (Vmx, Ept) {
-    let vmx = Vmx::detect(&cpuid, &|msr| fake.get(&msr).copied()).unwrap();
+    let msrs = |msr| fake.get(&msr).copied();
+    let vmx = Vmx::detect(&cpuid, &msrs, ApicWanted::default()).unwrap();
     vmx.enable_on_this_cpu(CPU0).unwrap();
     vmx.enable_on_this_cpu(CPU1).unwrap();
     let ept = vmx.new_ept(&GuestMemory::leaked(GuestMemory::ALIGN));
