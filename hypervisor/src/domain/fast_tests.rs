@@ -17,16 +17,14 @@ fn run(fast: bool, steps: &[fn(&mut MockState) -> Exit]) -> (Seen, usize) {
     let mut g = Guest::two_up();
     g.cpu(0).fast = fast;
     g.cpu(0).next_rip = Some(0x77);
-    let before =
-        KINDS.map(|k| g.vcpu(0).exits().get(k));
+    let before = KINDS.map(|k| g.vcpu(0).exits().get(k));
     g.gates.clear();
     g.host.take();
     for &step in steps {
         g.cpus[0].does(step);
     }
     assert_eq!(g.enter(0), Events);
-    let counted =
-        KINDS.map(|k| g.vcpu(0).exits().get(k));
+    let counted = KINDS.map(|k| g.vcpu(0).exits().get(k));
     let counts = [0, 1, 2, 3].map(|i| counted[i] - before[i]);
     let taken = g.taken(0);
     let (gpr, rip, cr8) = {

@@ -807,3 +807,5 @@ fn the_segment_type_is_used_as_the_backend_gives_it() {
 
 #[path = "fast_tests.rs"]
 mod fast;
+#[path = "lent_apic_tests.rs"]
+mod lent_apic;

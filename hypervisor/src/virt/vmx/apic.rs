@@ -219,7 +219,11 @@ impl VirtualApic {
     }
 
     fn get(&self, number: usize) -> u32 {
-        let bytes = self.page.0.get(number * STEP..).and_then(<[u8]>::first_chunk);
+        let bytes = self
+            .page
+            .0
+            .get(number * STEP..)
+            .and_then(<[u8]>::first_chunk);
         bytes.map_or(0, |&bytes| u32::from_le_bytes(bytes))
     }
 

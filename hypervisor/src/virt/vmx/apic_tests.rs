@@ -21,7 +21,10 @@ fn vmcs() -> Vmcs {
 fn it_is_all_or_nothing() {
     let all = ApicControls::offered(SHADOW, OFFERED);
     assert_eq!(all.x2apic, 0x310);
-    assert_eq!((all.of(ApicMode::X2Apic), all.of(ApicMode::Disabled)), (0x310, 0));
+    assert_eq!(
+        (all.of(ApicMode::X2Apic), all.of(ApicMode::Disabled)),
+        (0x310, 0)
+    );
     assert!(!ApicControls::offered(0, OFFERED).any(), "no TPR shadow");
     for bit in [4, 8, 9] {
         let offered = ApicControls::offered(SHADOW, OFFERED & !(1 << (32 + bit)));
@@ -43,9 +46,16 @@ fn what_is_lent_comes_back_as_the_processor_left_it() {
     };
     apic.lend(&vmcs, &lent);
     assert_eq!(vmcs.read(Field::INTERRUPT_STATUS), 0x31ef);
-    assert_eq!((apic.at(0x80), apic.at(0x110), apic.at(0x270)), (0x2f, 1 << 17, 1 << 15));
+    assert_eq!(
+        (apic.at(0x80), apic.at(0x110), apic.at(0x270)),
+        (0x2f, 1 << 17, 1 << 15)
+    );
     assert_eq!(apic.take_back(&vmcs), lent);
-    assert_eq!(apic.at(0x270), 0, "what is not lent cannot be requested twice");
+    assert_eq!(
+        apic.at(0x270),
+        0,
+        "what is not lent cannot be requested twice"
+    );
 
     // The guest took the highest, and wrote its task priority.
     apic.lend(&vmcs, &lent);
@@ -74,5 +84,8 @@ fn registers_are_shown_where_the_guest_reads_them() {
     apic.show(0, &[(0x02, 5)]);
     assert_eq!((apic.controls(), apic.at(0x20)), (0, 0));
     apic.show(0x310, &[(0x02, 5), (0x3e, 0xb)]);
-    assert_eq!((apic.controls(), apic.at(0x20), apic.at(0x3e0)), (0x310, 5, 0xb));
+    assert_eq!(
+        (apic.controls(), apic.at(0x20), apic.at(0x3e0)),
+        (0x310, 5, 0xb)
+    );
 }

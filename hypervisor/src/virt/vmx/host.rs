@@ -196,6 +196,7 @@ mod hardware {
     use super::super::capability::{self, Capabilities, FEATURE_CONTROL_ON, Firmware, ReadMsr};
     use super::super::{NativeMsrs, Vmx, entry, probe};
     use super::{HostCpu, HostState, descriptor_base, fit};
+    use crate::apic::{ipi, vector};
     use crate::cpu::regs;
     use crate::cpu::safe::wrmsr;
     use crate::virt::page::{Pages, physical, zeroed};
@@ -241,20 +242,26 @@ mod hardware {
                 vmxon(Box::leak(zeroed::<Pages<4096>>()), here.revision)?;
             }
             slot.call_once(|| HostCpu::new(state()));
-            shared.loses_rip.call_once(|| self.loses_rip(cpu));
+            if shared.loses_rip.get().is_none() {
+                self.probe(cpu);
+            }
             Ok(())
         }
 
-        /// Tries out whether RIP gets lost, on this CPU, on which VMX is on.
-        fn loses_rip(&self, cpu: CpuId) -> bool {
+        /// Looks for faults of the machine, on this CPU, on which VMX is on.
+        fn probe(&self, cpu: CpuId) {
             let Ok(memory) = GuestMemory::allocate(GuestMemory::ALIGN) else {
                 // Without 2 MiB there will be no guest.
-                return false;
+                return;
             };
             let ept = self.new_ept(&memory);
             let mut vcpu = self.new_vcpu(&ept);
             vcpu.load(cpu);
             let found = probe::loses_rip(&mut vcpu, &memory);
+            let ignores_if = probe::ignores_if(&mut vcpu, &memory, || {
+                // Its handler says nothing.
+                ipi::send_self(vector::EVENT_CHECK);
+            });
             vcpu.unload();
             drop(vcpu);
             // SAFETY: the only vCPU that could reach it is gone; it came from `allocate`.
@@ -264,7 +271,13 @@ mod hardware {
                     "VMX: this processor (an emulator) reports a wrong RIP after exceptions (found in run {runs}): they are all intercepted"
                 );
             }
-            found.is_some()
+            if ignores_if {
+                log::warn!(
+                    "VMX: this processor (an emulator) delivers virtual interrupts to guests that have interrupts off: they are kept back until the guest can take them"
+                );
+            }
+            self.0.loses_rip.call_once(|| found.is_some());
+            self.0.ignores_if.call_once(|| ignores_if);
         }
     }
 

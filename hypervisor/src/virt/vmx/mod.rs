@@ -6,8 +6,8 @@
 //!
 //! Lock order: the pool of VPIDs is a leaf, taken when vCPUs are made and dropped.
 
-pub mod capability;
 mod apic;
+pub mod capability;
 mod check;
 mod controls;
 mod debug;
@@ -63,6 +63,8 @@ struct Shared {
     cpus: Vec<Once<HostCpu>>,
     /// See [`probe`]; found out on the first CPU.
     loses_rip: Once<bool>,
+    /// Likewise.
+    ignores_if: Once<bool>,
 }
 
 impl Shared {
@@ -93,6 +95,7 @@ impl Vmx {
             capabilities,
             fpu: FpuFeatures::read(cpuid),
             loses_rip: Once::new(),
+            ignores_if: Once::new(),
             vpids: Mutex::default(),
             cpus: core::iter::repeat_with(Once::new).take(MAX_CPUS).collect(),
         })))

@@ -5,9 +5,9 @@ use alloc::boxed::Box;
 
 use x86::msr;
 
+use super::apic;
 use super::field::{Field, SegmentSlot};
 use super::vmcs::Vmcs;
-use super::apic;
 use crate::virt::Gp;
 use crate::virt::page::{Pages, zeroed};
 use crate::virt::rules::{is_canonical, new_efer, valid_pat};

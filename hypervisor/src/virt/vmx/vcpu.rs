@@ -18,8 +18,8 @@ use crate::virt::events::EventQueue;
 use crate::virt::fpu::FpuState;
 use crate::virt::page::physical;
 use crate::virt::{
-    AddressSize, Answer, ApicMode, ApicState, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, Segment,
-    ShownRegister, StartState, VirtCpu, fast,
+    AddressSize, Answer, ApicMode, ApicState, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState,
+    Injection, Segment, ShownRegister, StartState, VirtCpu, fast,
 };
 
 use super::apic::VirtualApic;
@@ -854,6 +854,12 @@ impl VirtCpu for VmxVcpu {
 
     fn lend_apic(&mut self, state: &ApicState) {
         self.apic.lend(&self.vmcs, state);
+        if self.shared.ignores_if.get() == Some(&true)
+            && state.deliverable().is_some()
+            && !self.interruptible()
+        {
+            self.window = Some(ANY_PRIORITY);
+        }
     }
 
     fn take_apic_back(&mut self) -> ApicState {

@@ -1,8 +1,8 @@
 use lull_core::wake::Events;
 
-use super::super::{ApicWanted, Vmx};
 use super::super::capability::tests::{Fake, cpuid, skylake};
 use super::super::mock::{INVEPTS, INVVPIDS};
+use super::super::{ApicWanted, Vmx};
 use super::*;
 use crate::virt::GuestMemory;
 
@@ -492,4 +492,95 @@ fn the_timer_runs_out_at_the_deadline_and_never_before_it() {
         .get_mut(&x86::msr::IA32_VMX_TRUE_PINBASED_CTLS)
         .unwrap() &= !(1 << (32 + 6));
     assert!(!loaded_on(&fake).leave_by(None));
+}
+
+fn secondary(vcpu: &VmxVcpu) -> u64 {
+    vcpu.vmcs.read(Field::SECONDARY) & 0x311
+}
+
+/// Something to deliver, and nothing in the way.
+fn one_request() -> ApicState {
+    let mut state = ApicState::default();
+    state.requested.insert(0x50);
+    state
+}
+
+#[test]
+fn an_x2apic_is_virtualized_and_an_xapic_is_not() {
+    let mut vcpu = loaded();
+    let plain = vcpu.vmcs.read(Field::MSR_BITMAP);
+    assert!(vcpu.virtualizes_apic());
+    assert!(!vcpu.show_apic(ApicMode::XApic, &[(2, 3 << 24)]));
+    assert_eq!((secondary(&vcpu), vcpu.apic.at(0x20)), (0, 0));
+    assert!(vcpu.show_apic(ApicMode::X2Apic, &[(2, 3)]));
+    assert_eq!((secondary(&vcpu), vcpu.apic.at(0x20)), (0x310, 3));
+    assert_ne!(vcpu.vmcs.read(Field::MSR_BITMAP), plain);
+    // The guest has turned it off.
+    assert!(!vcpu.show_apic(ApicMode::Disabled, &[]));
+    assert_eq!(
+        (secondary(&vcpu), vcpu.vmcs.read(Field::MSR_BITMAP)),
+        (0, plain)
+    );
+}
+
+#[test]
+fn switched_off_no_apic_is_virtualized() {
+    let fake = skylake();
+    let msrs = |msr| fake.get(&msr).copied();
+    let vmx = Vmx::detect(&cpuid, &msrs, ApicWanted { virtualized: false }).unwrap();
+    vmx.enable_on_this_cpu(CPU0).unwrap();
+    let ept = vmx.new_ept(&GuestMemory::leaked(GuestMemory::ALIGN));
+    let mut vcpu = vmx.new_vcpu(&ept);
+    vcpu.attach(CPU0);
+    assert!(!vcpu.virtualizes_apic() && !vcpu.show_apic(ApicMode::X2Apic, &[]));
+    assert_eq!(secondary(&vcpu), 0);
+    assert!(!vmx.describe().contains("virtual x2APIC"));
+}
+
+#[test]
+fn a_write_that_the_processor_leaves_to_us_is_passed_on() {
+    let mut vcpu = loaded();
+    vcpu.show_apic(ApicMode::X2Apic, &[(0x3f, 5)]);
+    let write = [(Field::EXIT_REASON, 56), (Field::QUALIFICATION, 0x3f0)];
+    let wanted = Exit::ApicWrite {
+        offset: 0x3f0,
+        value: 5,
+    };
+    assert_eq!(exit(&mut vcpu, &write), wanted);
+    assert_eq!(exit(&mut vcpu, &[(Field::EXIT_REASON, 45)]), Exit::Handled);
+}
+
+#[test]
+fn where_if_is_ignored_interrupts_are_kept_back() {
+    const IF: u64 = 1 << 9 | 2;
+    for (faulty, flags, window) in [(false, 2, false), (true, 2, true), (true, IF, false)] {
+        let (vmx, ept) = machine(&skylake());
+        vmx.0.ignores_if.call_once(|| faulty);
+        let mut vcpu = vmx.new_vcpu(&ept);
+        vcpu.reset(PVH);
+        vcpu.attach(CPU0);
+        vcpu.show_apic(ApicMode::X2Apic, &[]);
+        vcpu.set_rflags(flags);
+        vcpu.want_window(false);
+        vcpu.lend_apic(&one_request());
+        let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+        let open = primary(&vcpu).contains(PrimaryControls::INTERRUPT_WINDOW_EXITING);
+        assert_eq!(open, window, "{faulty} {flags:#x}");
+        assert_eq!(vcpu.take_apic_back(), one_request());
+    }
+}
+
+#[test]
+fn a_processor_that_waits_for_if_is_not_suspected() {
+    let memory = GuestMemory::leaked(GuestMemory::ALIGN);
+    let mut sent = 0;
+    let mut vcpu = loaded();
+    vcpu.vmcs.write(Field::EXIT_REASON, 1);
+    let mut interrupt = || sent += 1;
+    assert!(!super::super::probe::ignores_if(
+        &mut vcpu,
+        &memory,
+        &mut interrupt
+    ));
+    assert_eq!(sent, 1, "it was tried");
 }

@@ -15,12 +15,22 @@ const SKYLAKE: &str = "corei7_skylake_x";
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = GUESTS
         .iter()
-        .map(|&name| Case::bochs(format!("bochs/guests-{name}"), move |lab| alone(lab, name)))
+        .map(|&name| {
+            Case::bochs(format!("bochs/guests-{name}"), move |lab| {
+                alone(lab, name, "")
+            })
+        })
         .collect();
+    cases.extend(GUESTS.iter().map(|&name| {
+        Case::bochs(format!("bochs/guests-software-apic-{name}"), move |lab| {
+            alone(lab, name, "vmx.apicv=off")
+        })
+    }));
     cases.extend([
         Case::bochs("bochs/guests-one-cpu", one_cpu),
         Case::bochs("bochs/guests-on-few-cpus", on_few_cpus),
         Case::bochs("bochs/guests-spin", spin),
+        Case::bochs("bochs/guests-virtual-apic", virtual_apic),
         Case::bochs("bochs/guests-seen-together", seen_together),
         Case::bochs("bochs/guests-older-vmx", older_vmx),
         Case::bochs("bochs/no-ept", |lab| {
@@ -52,8 +62,9 @@ fn by_vmx(ran: &Ran) -> Result<()> {
     Ok(())
 }
 
-fn alone(lab: &Lab<'_>, name: &'static str) -> Result<()> {
-    let mut rig = lab.bochs("run", SKYLAKE).guest(shortly(name))?;
+/// A guest of this kernel; `words` are for Lull's command line.
+fn alone(lab: &Lab<'_>, name: &'static str, words: &str) -> Result<()> {
+    let mut rig = lab.bochs("run", SKYLAKE).guest(shortly(name))?.word(words);
     if lab.context.built.guest(name)?.end == GoodEnd::Never {
         rig = rig.word("for=1");
     }
@@ -86,6 +97,44 @@ fn on_few_cpus(lab: &Lab<'_>) -> Result<()> {
         .passed("smp")?
         .passed("ipi-pair")?
         .passed("idle-timer")?;
+    Ok(())
+}
+
+/// Where the processor virtualizes the local APIC, a guest's writes of EOI and TPR leave it no more; switched off, each of them does.
+fn virtual_apic(lab: &Lab<'_>) -> Result<()> {
+    for model in [SKYLAKE, "sapphire_rapids"] {
+        for (label, word) in [("on", "vmx.apicv=on"), ("off", "vmx.apicv=off")] {
+            let ran = lab
+                .bochs(&format!("{model}-{label}"), model)
+                .guest("smp")?
+                .guest(shortly("ipi-pair"))?
+                .word(word)
+                .run()?;
+            ran.ok()?.passed("smp")?.passed("ipi-pair")?;
+            by_vmx(&ran)?;
+            let exits = |guest: &str, kind: &str| ran.exits(guest, kind);
+            let (eoi, tpr) = (exits("ipi-pair", "eoi")?, exits("smp", "tpr")?);
+            let why = ran.channel().boot().and_then(|boot| boot.virt_why.clone());
+            let named = why.is_some_and(|why| why.contains("virtual x2APIC"));
+            ensure!(
+                named == (label == "on"),
+                "{model}, {word}: the boot record says otherwise"
+            );
+            if label == "on" {
+                let eoi = eoi + exits("smp", "eoi")?;
+                ensure!(
+                    (eoi, tpr) == (0, 0),
+                    "{model}: {eoi} exits for EOI, {tpr} for TPR"
+                );
+            } else {
+                ensure!(
+                    // Two interrupts a round.
+                    eoi >= 2 * 300 && tpr > 0,
+                    "{model}, {word}: {eoi} exits for EOI, {tpr} for TPR"
+                );
+            }
+        }
+    }
     Ok(())
 }
 

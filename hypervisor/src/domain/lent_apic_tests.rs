@@ -1,0 +1,85 @@
+//! A processor that delivers interrupts by itself: it is given all of them, and none is injected, lost or doubled.
+use super::*;
+use crate::domain::stats::ExitKind;
+
+fn virtualized() -> Guest {
+    let mut g = guest(1);
+    g.cpu(0).virtualizes = true;
+    g.x2apic(0);
+    g
+}
+
+#[test]
+fn what_was_requested_is_lent_and_what_is_left_of_it_waits() {
+    let mut g = virtualized();
+    for vector in [0x41, 0x52] {
+        g.vcpu(0).lapic().irr().insert(vector);
+    }
+    g.cpus[0].does(|s| {
+        assert_eq!(s.apic.requested.highest(), Some(0x52));
+        // The guest takes the higher one, and is interrupted by another machine's doing.
+        s.apic.requested.remove(0x52);
+        s.apic.in_service.insert(0x52);
+        Exit::Handled
+    });
+    g.cpus[0].does(|s| {
+        assert_eq!(s.apic.in_service.highest(), Some(0x52));
+        assert_eq!(s.apic.requested.highest(), Some(0x41));
+        s.apic.tpr = 0x4f;
+        s.apic.in_service.remove(0x52);
+        Exit::Event
+    });
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.taken(0), []);
+    assert_eq!(g.cpu(0).window, None);
+    assert_eq!(g.vcpu(0).lapic().irr().highest(), Some(0x41));
+    // The task priority that it wrote without an exit is known: what it masks does not end a halt.
+    g.cpus[0].exits(Exit::Hlt);
+    assert_eq!(g.enter(0), Block);
+    g.vcpu(0).lapic().irr().insert(0x61);
+    g.cpus[0].does(|s| {
+        assert_eq!((s.apic.tpr, s.apic.requested.highest()), (0x4f, Some(0x61)));
+        Exit::Event
+    });
+    assert_eq!(g.enter(0), Events);
+}
+
+#[test]
+fn an_apic_that_leaves_the_mode_is_ours_again() {
+    let mut g = virtualized();
+    g.wrmsr(0, 0x1b, 0xfee0_0100);
+    g.wrmsr(0, 0x1b, 0xfee0_0900);
+    assert_eq!(g.enter(0), Events);
+    g.vcpu(0).lapic().irr().insert(0x41);
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.taken(0), [Injection::Interrupt(0x41)]);
+    assert!(g.cpu(0).apic.requested.is_empty(), "nothing is lent");
+}
+
+#[test]
+fn an_illegal_vector_to_itself_is_an_error() {
+    let mut g = virtualized();
+    g.cpus[0].exits(Exit::ApicWrite {
+        offset: 0x3f0,
+        value: 5,
+    });
+    g.wrmsr(0, 0x828, 0);
+    assert_eq!(g.enter(0), Events);
+    g.cpus[0].does(|s| {
+        s.gpr[Gpr::Rcx.index()] = 0x828;
+        Exit::Rdmsr
+    });
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.cpu(0).gpr[Gpr::Rax.index()], 1 << 5);
+}
+
+#[test]
+fn ends_of_interrupts_and_task_priorities_are_counted_apart() {
+    let mut g = Guest::two_up();
+    g.wrmsr(0, 0x80b, 0);
+    g.wrmsr(0, 0x808, 0x20);
+    g.cpus[0].exits(Exit::Cr8Write);
+    assert_eq!(g.enter(0), Events);
+    let count = |kind| g.vcpu(0).exits().get(kind);
+    assert_eq!((count(ExitKind::Eoi), count(ExitKind::Tpr)), (1, 2));
+}
