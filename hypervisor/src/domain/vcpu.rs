@@ -73,9 +73,6 @@ pub(super) struct Owned {
     /// The processor keeps the APIC's priorities and delivers its interrupts; the APIC is lent to it for each entry.
     lends_apic: bool,
     nmi: bool,
-    /// A window below a priority class has opened **at** that class: asking for it again would end every entry before
-    /// the first instruction. Seen in QEMU, where V_INTR_PRIO must reach V_TPR, not exceed it.
-    window_inclusive: bool,
     /// Where an exit found the vCPU in an interrupt shadow, as long as it has not moved on. See
     /// [`Owned::leave_hlt`].
     shadow_at: Option<u64>,
@@ -118,7 +115,6 @@ impl Vcpu {
             loaded: false,
             lends_apic: false,
             nmi: false,
-            window_inclusive: false,
             shadow_at: None,
             armed: None,
         };
@@ -268,9 +264,6 @@ impl Vcpu {
         }
         owned.lapic.set_cr8(owned.virt.cr8());
         owned.note_shadow(kind);
-        owned.window_inclusive |= kind == ExitKind::Window
-            && owned.lapic.deliverable().is_none()
-            && owned.lapic.held_back_by_tpr().is_some();
         let next = exit::handle(exit, owned, self, domain, host);
         if owned.lapic.cr8() != owned.virt.cr8() {
             owned.virt.set_cr8(owned.lapic.cr8());
@@ -460,8 +453,7 @@ impl Owned {
             self.virt.want_window(true);
         } else if let Some(class) = self.lapic.held_back_by_tpr() {
             // CR8 can go down without an exit.
-            let reached = u8::from(self.window_inclusive);
-            self.virt.want_window_below(class - reached);
+            self.virt.want_window_below(class);
         } else {
             self.virt.want_window(false);
         }
