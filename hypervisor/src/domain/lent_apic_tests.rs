@@ -57,6 +57,70 @@ fn an_apic_that_leaves_the_mode_is_ours_again() {
 }
 
 #[test]
+fn an_apic_that_is_switched_off_by_software_takes_no_interrupt_of_its_own() {
+    let mut g = virtualized();
+    g.wrmsr(0, 0x80f, 0xff);
+    g.cpus[0].does(|s| {
+        // What a processor would do by itself, to which the APIC is lent.
+        s.apic.requested.insert(0x41);
+        s.gpr[Gpr::Rcx.index()] = 0x83f;
+        s.gpr[Gpr::Rax.index()] = 0x41;
+        Exit::Wrmsr
+    });
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.vcpu(0).lapic().irr().highest(), None);
+    g.wrmsr(0, 0x80f, 0x1ff);
+    g.cpus[0].does(|s| {
+        s.apic.requested.insert(0x41);
+        Exit::Event
+    });
+    assert_eq!(g.enter(0), Events);
+    let requested = g.vcpu(0).lapic().irr().highest();
+    assert_eq!(requested, Some(0x41), "lent again");
+}
+
+#[test]
+fn a_reset_leaves_nothing_lent() {
+    let mut g = virtualized();
+    g.vcpu(0).lapic().irr().insert(0x41);
+    g.cpus[0].does(|s| {
+        s.apic.tpr = 0x20;
+        s.apic.in_service.insert(0x52);
+        Exit::Event
+    });
+    assert_eq!(g.enter(0), Events);
+    g.vcpu(0).lapic().request(Requests::INIT);
+    g.vcpu(0).lapic().request_sipi(8);
+    g.cpus[0].does(|s| {
+        assert_eq!(s.apic, crate::virt::ApicState::default());
+        Exit::Event
+    });
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.taken(0), []);
+}
+
+#[test]
+fn an_nmi_goes_in_beside_what_is_lent() {
+    let mut g = virtualized();
+    g.vcpu(0).lapic().irr().insert(0x41);
+    g.vcpu(0).lapic().request(Requests::NMI);
+    g.cpu(0).shadow = true;
+    g.cpus[0]
+        .does(|s| {
+            assert_eq!((s.taken.len(), s.apic.requested.highest()), (0, Some(0x41)));
+            s.shadow = false;
+            Exit::Handled
+        })
+        .does(|s| {
+            assert_eq!(s.taken, [Injection::Nmi]);
+            assert_eq!(s.apic.requested.highest(), Some(0x41));
+            Exit::Event
+        });
+    assert_eq!(g.enter(0), Events);
+    assert_eq!(g.taken(0), [Injection::Nmi]);
+}
+
+#[test]
 fn an_illegal_vector_to_itself_is_an_error() {
     let mut g = virtualized();
     g.cpus[0].exits(Exit::ApicWrite {

@@ -405,7 +405,7 @@ impl Owned {
     /// Tells a processor that virtualizes APICs what has changed.
     fn show_apic(&mut self) {
         if self.virt.virtualizes_apic() && self.lapic.take_changed() {
-            let (mode, registers) = (self.lapic.mode(), self.lapic.shown());
+            let (mode, registers) = (self.lapic.lent_mode(), self.lapic.shown());
             self.lends_apic = self.virt.show_apic(mode, &registers);
         }
     }

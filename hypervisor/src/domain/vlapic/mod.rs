@@ -40,15 +40,12 @@ const ESR_RECEIVE_ILLEGAL_VECTOR: u32 = 1 << 6;
 const ESR_ILLEGAL_REGISTER: u32 = 1 << 7;
 
 /// What [`Lapic::shown`] shows.
-const SHOWN: [Reg; 16] = [
+const SHOWN: [Reg; 13] = [
     Reg::Id,
     Reg::Version,
     Reg::Ldr,
-    Reg::Dfr,
     Reg::Svr,
     Reg::Esr,
-    Reg::Icr,
-    Reg::IcrHigh,
     Reg::Lvt(Lvt::Timer),
     Reg::Lvt(Lvt::Thermal),
     Reg::Lvt(Lvt::Performance),
@@ -206,6 +203,16 @@ impl Lapic {
     /// Whether what is shown to a processor that virtualizes the APIC may have changed since the last call.
     pub fn take_changed(&mut self) -> bool {
         core::mem::take(&mut self.changed)
+    }
+
+    /// The mode that such a processor is told. One that the guest has switched off by software is not lent: it takes no SELF IPI,
+    /// which the processor does not know.
+    pub fn lent_mode(&self) -> Mode {
+        if self.enabled() {
+            self.mode()
+        } else {
+            Mode::Disabled
+        }
     }
 
     /// What is shown to such a processor: registers that change by the guest's own writes only.

@@ -524,6 +524,28 @@ fn an_x2apic_is_virtualized_and_an_xapic_is_not() {
 }
 
 #[test]
+fn what_is_virtualized_moves_with_the_vcpu() {
+    let mut vcpu = loaded();
+    vcpu.show_apic(ApicMode::X2Apic, &[(2, 3)]);
+    let map = vcpu.vmcs.read(Field::MSR_BITMAP);
+    let mut state = one_request();
+    state.in_service.insert(0x31);
+    vcpu.lend_apic(&state);
+    assert_eq!(vcpu.take_apic_back(), state);
+    vcpu.detach();
+    vcpu.attach(CPU1);
+    assert_eq!(
+        (secondary(&vcpu), vcpu.vmcs.read(Field::MSR_BITMAP)),
+        (0x310, map)
+    );
+    assert_eq!(vcpu.apic.at(0x20), 3);
+    // Ended meanwhile, by whoever models it.
+    vcpu.lend_apic(&one_request());
+    assert_eq!(vcpu.vmcs.read(Field::INTERRUPT_STATUS), 0x50);
+    assert_eq!(vcpu.take_apic_back(), one_request());
+}
+
+#[test]
 fn switched_off_no_apic_is_virtualized() {
     let fake = skylake();
     let msrs = |msr| fake.get(&msr).copied();
