@@ -315,6 +315,8 @@ pub struct GuestEnd<'a> {
     pub reason: &'a str,
     /// Time that each vCPU ran.
     pub run: &'a [Ticks],
+    /// Interrupts that vCPUs were notified of in their guest, without an exit.
+    pub posted: u64,
     /// Exits of all vCPUs by kind, those that were.
     pub exits: &'a [(&'static str, u64)],
 }
@@ -350,6 +352,7 @@ impl Guest<'_> {
                             a.u64(ticks.get());
                         }
                     })
+                    .u64("posted", end.posted)
                     .object("exits", |o| {
                         for &(kind, times) in end.exits {
                             o.u64(kind, times);
@@ -757,12 +760,13 @@ mod tests {
             code: 16,
             reason: "",
             run: &run,
+            posted: 4,
             exits: &[("hlt", 3), ("eoi", 9)],
         });
         assert_eq!(
             text(|s| guest.write(s)),
             "{\"v\":1,\"type\":\"guest\",\"id\":1,\"name\":\"idle-timer\",\"event\":\"end\",\"vcpus\":2,\
-             \"verdict\":\"pass\",\"how\":\"port\",\"code\":16,\"reason\":\"\",\"run_ticks\":[5,7],\"exits\":{\"hlt\":3,\"eoi\":9}}\n"
+             \"verdict\":\"pass\",\"how\":\"port\",\"code\":16,\"reason\":\"\",\"run_ticks\":[5,7],\"posted\":4,\"exits\":{\"hlt\":3,\"eoi\":9}}\n"
         );
     }
 

@@ -274,12 +274,24 @@ pub(super) fn send(icr: Icr, vcpu: &Vcpu, domain: &Domain, host: &impl VcpuHost)
         if target.lapic().is_online() {
             // Ourselves we look after in the next turn.
             if index != me {
-                host.kick(target.id());
+                tell(target, icr.delivery, host);
             }
         } else if icr.delivery == Delivery::Sipi {
             domain.bring_online(target, host);
         }
     });
+}
+
+/// Something was requested of a vCPU.
+#[inline]
+fn tell(target: &Vcpu, what: Delivery, host: &impl VcpuHost) {
+    let interrupts = target.lapic().interrupts();
+    let has_vector = matches!(what, Delivery::Fixed | Delivery::LowestPriority);
+    if !(has_vector && interrupts.is_posting()) {
+        host.kick(target.id());
+    } else if interrupts.notify() && host.notify(target.id()) {
+        interrupts.count_sent();
+    }
 }
 
 /// One register of the xAPIC's page.

@@ -138,6 +138,31 @@ fn an_illegal_vector_to_itself_is_an_error() {
 }
 
 #[test]
+fn a_vcpu_that_posts_is_notified_once_until_it_looks() {
+    let mut g = Guest::two_up();
+    let ipi = |g: &mut Guest, command: u64| {
+        g.wrmsr(0, 0x830, 1 << 32 | command);
+        assert_eq!(g.enter(0), Events);
+        g.host.take()
+    };
+    assert_eq!(ipi(&mut g, 0x41), [Asked::Kick(11)], "its processor cannot");
+    let interrupts = g.vcpu(1).lapic().interrupts().clone();
+    interrupts.set_posting(true);
+    assert_eq!(ipi(&mut g, 0x42), [Asked::Notify(11)]);
+    assert_eq!(ipi(&mut g, 0x43), [], "rides along");
+    assert_eq!(
+        ipi(&mut g, 0x400),
+        [Asked::Kick(11)],
+        "an NMI has no vector"
+    );
+    assert_eq!(interrupts.sent(), 1);
+    // It looks.
+    assert_eq!(g.enter(1), Events);
+    g.host.take();
+    assert_eq!(ipi(&mut g, 0x44), [Asked::Notify(11)]);
+}
+
+#[test]
 fn ends_of_interrupts_and_task_priorities_are_counted_apart() {
     let mut g = Guest::two_up();
     g.wrmsr(0, 0x80b, 0);

@@ -6,9 +6,9 @@
 //! Invariants:
 //! * The lock of a vCPU is held by the pCPU that runs it, for as long as it does. Others reach a vCPU only through
 //!   [`LapicShared`] and a kick; nobody waits for the lock while a guest runs.
-//! * The kick is consumed **before** requests and interrupts are looked at. A sender sets its bit before it kicks. So a
-//!   vCPU that blocks or enters has seen the bit, or finds the kick (the scheduler refuses to block it, the wake word
-//!   refuses the entry).
+//! * The kick is consumed **before** requests and interrupts are looked at, and so is a notification of posted interrupts. A sender
+//!   sets its bit before it kicks or notifies. So a vCPU that blocks or enters has seen the bit, or finds the kick (the scheduler
+//!   refuses to block it, the wake word refuses the entry), or its guest is notified.
 //! * A halted vCPU executes no instruction before something wakes it: a kick alone does not.
 //!
 //! Lock order: vCPU, then devices of its domain, then the domain's life. Called by the dispatch loop through
@@ -100,6 +100,7 @@ impl Vcpu {
         let shared = Arc::new(LapicShared::new(index));
         virt.reset(start.unwrap_or(StartState::WaitForSipi));
         virt.set_tsc_offset(tsc_offset);
+        virt.take_requests_from(shared.interrupts());
         let (run, activity) = match start {
             Some(_) => (Run::Running, Activity::Active),
             None => (Run::WaitForSipi, Activity::WaitForSipi),
@@ -234,6 +235,7 @@ impl Vcpu {
         }
         // Before requests are taken: whoever finds us halted for good must also find what we have not taken yet.
         self.set_activity(Activity::Active);
+        self.shared.interrupts().take_notification();
         self.take_requests(owned);
         owned.lapic.poll_timer(host.now());
         match owned.run {

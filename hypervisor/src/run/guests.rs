@@ -21,7 +21,7 @@ use crate::console::machine_channel;
 use crate::console::records::{Guest, GuestEnd, Where};
 use crate::domain::bundle::Bundle;
 use crate::domain::devices::Verdict;
-use crate::domain::{Domain, DomainTable, ExitKind, Machinery};
+use crate::domain::{Domain, DomainTable, ExitKind, Machinery, Vcpu};
 use crate::init::tell;
 use crate::machine::BareMetal;
 use crate::virt::{Backend, GuestMemory, VirtCpu};
@@ -301,9 +301,16 @@ fn report_one(running: &Running, domain: &Domain, cut_off: Option<&str>) {
             code: code.into(),
             reason,
             run: &run,
+            posted: posted_to(domain),
             exits: &exits_of(domain),
         }),
     ));
+}
+
+/// Notifications of posted interrupts of all its vCPUs.
+fn posted_to(domain: &Domain) -> u64 {
+    let of = |vcpu: &Vcpu| vcpu.lapic().interrupts().sent();
+    domain.vcpus().iter().map(of).sum()
 }
 
 /// Exits of all its vCPUs, by kind.

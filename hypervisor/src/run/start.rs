@@ -373,6 +373,7 @@ fn governor(options: &Options) -> AnyGovernor {
 fn detect(options: &Options) -> Result<Backend, String> {
     let apic = ApicWanted {
         virtualized: options.vmx_apicv,
+        posting: options.vmx_posted,
     };
     let backend = virt::detect(apic).and_then(|backend| {
         backend

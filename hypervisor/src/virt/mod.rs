@@ -20,6 +20,7 @@ pub mod fast;
 pub mod fpu;
 mod memory;
 mod page;
+mod posted;
 mod rules;
 #[cfg(target_os = "none")]
 mod selftest;
@@ -31,6 +32,7 @@ pub mod vmx;
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
 
 use lull_core::units::{CpuId, Ticks};
 use lull_core::wake::WakeWord;
@@ -39,6 +41,7 @@ pub use apic::{ApicMode, ApicState, ShownRegister};
 pub use detect::detect;
 pub use fast::{Answer, Gate};
 pub use memory::{GuestMemory, OutOfRange};
+pub use posted::InterruptRequests;
 #[cfg(target_os = "none")]
 pub use selftest::selftest;
 pub use types::{
@@ -119,6 +122,10 @@ pub trait VirtCpu: Send {
     /// Sets CR8 (0..=15).
     fn set_cr8(&mut self, class: u8);
 
+    /// Where interrupts are requested of it, so that a processor that can may take them from there by itself. Before it is first loaded.
+    fn take_requests_from(&mut self, requests: &Arc<InterruptRequests>) {
+        let _ = requests;
+    }
     /// Whether [`show_apic`](Self::show_apic) leads to anything.
     fn virtualizes_apic(&self) -> bool {
         false

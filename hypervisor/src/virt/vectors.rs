@@ -64,8 +64,9 @@ impl VectorSet {
     }
 }
 
-/// A set of vectors that anyone may add to (IRR).
+/// A set of vectors that anyone may add to (IRR). Laid out as a processor reads it: vector `n` is bit `n` of 256.
 #[derive(Debug, Default)]
+#[repr(transparent)]
 pub struct AtomicVectorSet([AtomicU64; 4]);
 
 impl AtomicVectorSet {

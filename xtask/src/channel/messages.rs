@@ -340,6 +340,8 @@ pub struct GuestEvent {
     pub reason: Option<String>,
     /// Time on a CPU, per vCPU.
     pub run_ticks: Vec<u64>,
+    /// Interrupts that vCPUs were notified of in their guest, without an exit.
+    pub posted: u64,
     /// Exits of all vCPUs, by kind; a kind of which there were none is not there.
     pub exits: BTreeMap<String, u64>,
 }

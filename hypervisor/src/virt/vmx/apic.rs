@@ -9,7 +9,9 @@
 
 use alloc::boxed::Box;
 
-use super::controls::{PrimaryControls, SecondaryControls};
+use lull_core::options::Posting;
+
+use super::controls::{PinbasedControls, PrimaryControls, SecondaryControls};
 use super::field::Field;
 use super::vmcs::Vmcs;
 use crate::virt::page::{Pages, physical, zeroed};
@@ -20,11 +22,16 @@ use crate::virt::{ApicMode, ApicState, ShownRegister, VectorSet};
 pub struct ApicWanted {
     /// Registers, priorities and interrupt delivery by the processor.
     pub virtualized: bool,
+    /// Interrupts that other CPUs post while the guest runs.
+    pub posting: Posting,
 }
 
 impl Default for ApicWanted {
     fn default() -> Self {
-        Self { virtualized: true }
+        Self {
+            virtualized: true,
+            posting: Posting::default(),
+        }
     }
 }
 
@@ -33,11 +40,15 @@ impl Default for ApicWanted {
 pub struct ApicControls {
     /// In x2APIC mode; 0: not virtualized.
     pub x2apic: u32,
+    /// The pin-based control of posted interrupts, with any of them; or 0.
+    pub posting: u32,
+    /// Interrupts are posted even where the machine ignores IF.
+    pub insists: bool,
 }
 
 impl ApicControls {
-    /// By the primary controls as they will be set, and the capability MSR of the secondary ones.
-    pub fn offered(primary: u32, secondary: u64) -> Self {
+    /// By the primary controls as they will be set, and the capability MSRs of the secondary and the pin-based ones.
+    pub fn offered(primary: u32, secondary: u64, pin: u64) -> Self {
         let may = (secondary >> 32) as u32;
         let both = SecondaryControls::VIRTUALIZE_APIC_REGISTER
             | SecondaryControls::VIRTUAL_INTERRUPT_DELIVERY;
@@ -46,8 +57,12 @@ impl ApicControls {
                 && primary & PrimaryControls::USE_TPR_SHADOW.bits() != 0;
             if offered { controls.bits() } else { 0 }
         };
+        let x2apic = all_of(both | SecondaryControls::VIRTUALIZE_X2APIC);
+        let posting = (pin >> 32) as u32 & PinbasedControls::POSTED_INTERRUPTS.bits();
         Self {
-            x2apic: all_of(both | SecondaryControls::VIRTUALIZE_X2APIC),
+            x2apic,
+            posting: if x2apic == 0 { 0 } else { posting },
+            insists: false,
         }
     }
 
@@ -55,6 +70,11 @@ impl ApicControls {
     pub fn keep(&mut self, wanted: ApicWanted) {
         if !wanted.virtualized {
             *self = Self::default();
+        }
+        match wanted.posting {
+            Posting::Off => self.posting = 0,
+            Posting::Auto => {}
+            Posting::On => self.insists = true,
         }
     }
 
@@ -65,7 +85,16 @@ impl ApicControls {
 
     /// Whether this CPU can do all that `first`, another one, was set up for.
     pub fn covers(&self, first: &Self) -> bool {
-        self.x2apic & first.x2apic == first.x2apic
+        self.x2apic & first.x2apic == first.x2apic && self.posting & first.posting == first.posting
+    }
+
+    /// The control of posted interrupts, on a machine that ignores IF or does not.
+    pub fn posting_where(&self, ignores_if: bool) -> u32 {
+        if ignores_if && !self.insists {
+            0
+        } else {
+            self.posting
+        }
     }
 
     /// For an APIC in this mode.

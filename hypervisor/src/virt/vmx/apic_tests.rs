@@ -19,21 +19,56 @@ fn vmcs() -> Vmcs {
 
 #[test]
 fn it_is_all_or_nothing() {
-    let all = ApicControls::offered(SHADOW, OFFERED);
+    let all = ApicControls::offered(SHADOW, OFFERED, OFFERED);
     assert_eq!(all.x2apic, 0x310);
     assert_eq!(
         (all.of(ApicMode::X2Apic), all.of(ApicMode::Disabled)),
         (0x310, 0)
     );
-    assert!(!ApicControls::offered(0, OFFERED).any(), "no TPR shadow");
+    assert!(
+        !ApicControls::offered(0, OFFERED, OFFERED).any(),
+        "no TPR shadow"
+    );
     for bit in [4, 8, 9] {
-        let offered = ApicControls::offered(SHADOW, OFFERED & !(1 << (32 + bit)));
-        assert_eq!(offered.x2apic, 0, "without bit {bit}");
+        let offered = ApicControls::offered(SHADOW, OFFERED & !(1 << (32 + bit)), OFFERED);
+        assert_eq!(
+            (offered.x2apic, offered.posting),
+            (0, 0),
+            "without bit {bit}"
+        );
         assert!(all.covers(&offered) && !offered.covers(&all));
     }
     let mut off = all;
-    off.keep(ApicWanted { virtualized: false });
+    off.keep(ApicWanted {
+        virtualized: false,
+        ..ApicWanted::default()
+    });
     assert!(!off.any());
+}
+
+#[test]
+fn interrupts_are_posted_where_that_is_offered_and_works_or_is_insisted_on() {
+    let all = ApicControls::offered(SHADOW, OFFERED, OFFERED);
+    let none = ApicControls::offered(SHADOW, OFFERED, OFFERED & !(1 << (32 + 7)));
+    assert_eq!((all.posting, none.posting), (0x80, 0));
+    assert!(all.covers(&none) && !none.covers(&all));
+    for (posting, sound, faulty) in [
+        (Posting::Auto, 0x80, 0),
+        (Posting::On, 0x80, 0x80),
+        (Posting::Off, 0, 0),
+    ] {
+        let mut apic = all;
+        apic.keep(ApicWanted {
+            virtualized: true,
+            posting,
+        });
+        assert_eq!(
+            (apic.posting_where(false), apic.posting_where(true)),
+            (sound, faulty),
+            "{posting:?}"
+        );
+        assert_eq!(apic.x2apic, 0x310);
+    }
 }
 
 #[test]

@@ -258,14 +258,12 @@ impl Capabilities {
         if secondary & SecondaryControls::PAUSE_LOOP_EXITING.bits() == 0 {
             primary |= fulfil(&controls::WITHOUT_PAUSE_LOOP_EXITING, primary_allows)?;
         }
-        let pin = fulfil(
-            &controls::PIN,
-            capability(
-                msr::IA32_VMX_PINBASED_CTLS,
-                msr::IA32_VMX_TRUE_PINBASED_CTLS,
-                "IA32_VMX_PINBASED_CTLS",
-            )?,
+        let pin_allows = capability(
+            msr::IA32_VMX_PINBASED_CTLS,
+            msr::IA32_VMX_TRUE_PINBASED_CTLS,
+            "IA32_VMX_PINBASED_CTLS",
         )?;
+        let pin = fulfil(&controls::PIN, pin_allows)?;
         let exit = fulfil(
             &controls::EXIT,
             capability(
@@ -339,7 +337,7 @@ impl Capabilities {
             invvpid: invvpid.filter(|_| secondary & vpid != 0),
             tsc_aux: extended & (1 << 27) != 0
                 && secondary & SecondaryControls::ENABLE_RDTSCP.bits() != 0,
-            apic: ApicControls::offered(primary, secondary_allows),
+            apic: ApicControls::offered(primary, secondary_allows, pin_allows),
             dropped,
         })
     }
@@ -367,8 +365,8 @@ impl Capabilities {
         self.secondary & SecondaryControls::PAUSE_LOOP_EXITING.bits() != 0
     }
 
-    /// For one log line: what is used, and what is missing.
-    pub fn describe(&self) -> String {
+    /// For one log line: what is used, and what is missing. `posts`: whether interrupts are posted.
+    pub fn describe(&self, posts: bool) -> String {
         let mut line = String::new();
         let page = if self.max_page == MaxPage::Size1G {
             "1 GiB"
@@ -382,6 +380,7 @@ impl Capabilities {
             (self.timer_shift.is_some(), "preemption timer"),
             (self.tpr_shadow(), "TPR shadow"),
             (self.apic.x2apic != 0, "virtual x2APIC"),
+            (posts, "posted interrupts"),
             (self.counts_pauses(), "PAUSE-loop exiting"),
             (self.accessed_dirty, "accessed and dirty flags"),
         ] {

@@ -275,6 +275,11 @@ mod hardware {
                 log::warn!(
                     "VMX: this processor (an emulator) delivers virtual interrupts to guests that have interrupts off: they are kept back until the guest can take them"
                 );
+                if self.0.capabilities.apic.posting_where(true) == 0 {
+                    log::info!(
+                        "VMX: for that reason no interrupts are posted (vmx.posted=on: all the same)"
+                    );
+                }
             }
             self.0.loses_rip.call_once(|| found.is_some());
             self.0.ignores_if.call_once(|| ignores_if);

@@ -68,6 +68,12 @@ struct Shared {
 }
 
 impl Shared {
+    /// The pin-based control of posted interrupts, if it is used.
+    fn posting(&self) -> u32 {
+        let ignores_if = self.ignores_if.get() == Some(&true);
+        self.capabilities.apic.posting_where(ignores_if)
+    }
+
     fn cpu(&self, cpu: CpuId) -> Option<&HostCpu> {
         self.cpus.get(cpu.index())?.get()
     }
@@ -102,7 +108,7 @@ impl Vmx {
     }
 
     pub(super) fn describe(&self) -> String {
-        self.0.capabilities.describe()
+        self.0.capabilities.describe(self.0.posting() != 0)
     }
 
     pub(super) fn new_vcpu(&self, ept: &Ept) -> VmxVcpu {

@@ -13,13 +13,14 @@ use alloc::sync::Arc;
 use lull_core::units::{CpuId, Ticks};
 use lull_core::wake::{SleepState, WakeWord};
 
+use crate::apic::vector;
 use crate::cpu::regs;
 use crate::virt::events::EventQueue;
 use crate::virt::fpu::FpuState;
 use crate::virt::page::physical;
 use crate::virt::{
     AddressSize, Answer, ApicMode, ApicState, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState,
-    Injection, Segment, ShownRegister, StartState, VirtCpu, fast,
+    Injection, InterruptRequests, Segment, ShownRegister, StartState, VirtCpu, fast,
 };
 
 use super::apic::VirtualApic;
@@ -47,6 +48,9 @@ const ALL_EXCEPTIONS: u64 = 0xffff_ffff & !(1 << 2 | 1 << 3 | 1 << 4);
 /// Ticks between two PAUSEs that count as one loop, and the ticks that such a loop may last.
 const PLE_GAP: u64 = 128;
 const PLE_WINDOW: u64 = 4096;
+/// A vector that no priority lets through. It is always requested where interrupts are posted on a machine that ignores IF: Bochs takes a notification for which
+/// there is nothing to take, as there may be, for vector 255.
+const NEVER_DELIVERED: u8 = 1;
 /// A window whatever the task priority.
 const ANY_PRIORITY: u8 = 16;
 
@@ -76,6 +80,8 @@ pub struct VmxVcpu {
     /// Task priority, where the processor does not keep it.
     cr8: u8,
     apic: VirtualApic,
+    /// Where the processor takes posted interrupts from.
+    requests: Option<Arc<InterruptRequests>>,
     deadline: Option<Ticks>,
     tsc_offset: u64,
     /// The basic reason of the last exit.
@@ -123,6 +129,7 @@ impl VmxVcpu {
             threshold: 0,
             cr8: 0,
             apic: VirtualApic::new(),
+            requests: None,
             deadline: None,
             tsc_offset: 0,
             last_exit: 0,
@@ -142,7 +149,7 @@ impl VmxVcpu {
     fn set_controls(&mut self) {
         let capabilities = &self.shared.capabilities;
         let mut fields = alloc::vec![
-            (Field::PIN, u64::from(capabilities.pin)),
+            (Field::PIN, self.pin()),
             (Field::PRIMARY, u64::from(self.primary)),
             (Field::SECONDARY, self.secondary()),
             (Field::EXIT, u64::from(capabilities.exit)),
@@ -172,12 +179,32 @@ impl VmxVcpu {
         if capabilities.apic.any() {
             fields.extend(self.apic.fields());
         }
+        if let Some(requests) = self.posts_from() {
+            fields.push((Field::POSTED_VECTOR, u64::from(vector::POSTED)));
+            fields.push((Field::POSTED_DESCRIPTOR, physical(&**requests)));
+        }
         if capabilities.counts_pauses() {
             fields.extend([(Field::PLE_GAP, PLE_GAP), (Field::PLE_WINDOW, PLE_WINDOW)]);
         }
         for (field, value) in fields {
             self.vmcs.write(field, value);
         }
+    }
+
+    /// Where posted interrupts are taken from, if they are.
+    fn posts_from(&self) -> Option<&Arc<InterruptRequests>> {
+        self.requests
+            .as_ref()
+            .filter(|_| self.shared.posting() != 0)
+    }
+
+    /// Pin-based controls, for the mode that its APIC is in.
+    fn pin(&self) -> u64 {
+        let posting = match self.posts_from() {
+            Some(_) if self.apic.controls() != 0 => self.shared.posting(),
+            _ => 0,
+        };
+        u64::from(self.shared.capabilities.pin | posting)
     }
 
     /// Secondary controls, for the mode that its APIC is in.
@@ -837,6 +864,10 @@ impl VirtCpu for VmxVcpu {
         self.apic.set_tpr(self.cr8 << 4);
     }
 
+    fn take_requests_from(&mut self, requests: &Arc<InterruptRequests>) {
+        self.requests = Some(requests.clone());
+    }
+
     fn virtualizes_apic(&self) -> bool {
         self.shared.capabilities.apic.any()
     }
@@ -846,24 +877,32 @@ impl VirtCpu for VmxVcpu {
         let same = controls == self.apic.controls();
         self.apic.show(controls, registers);
         if !same {
+            self.vmcs.write(Field::PIN, self.pin());
             self.vmcs.write(Field::SECONDARY, self.secondary());
             self.vmcs.write(Field::MSR_BITMAP, self.msr_map());
+        }
+        if let Some(requests) = self.posts_from() {
+            requests.set_posting(controls != 0);
         }
         controls != 0
     }
 
     fn lend_apic(&mut self, state: &ApicState) {
-        self.apic.lend(&self.vmcs, state);
-        if self.shared.ignores_if.get() == Some(&true)
-            && state.deliverable().is_some()
-            && !self.interruptible()
-        {
+        let mut lent = *state;
+        let faulty = self.shared.ignores_if.get() == Some(&true);
+        if faulty && self.shared.posting() != 0 {
+            lent.requested.insert(NEVER_DELIVERED);
+        }
+        self.apic.lend(&self.vmcs, &lent);
+        if faulty && state.deliverable().is_some() && !self.interruptible() {
             self.window = Some(ANY_PRIORITY);
         }
     }
 
     fn take_apic_back(&mut self) -> ApicState {
-        self.apic.take_back(&self.vmcs)
+        let mut state = self.apic.take_back(&self.vmcs);
+        state.requested.remove(NEVER_DELIVERED);
+        state
     }
 
     fn get_msr(&self, msr: u32) -> Option<u64> {

@@ -549,7 +549,11 @@ fn what_is_virtualized_moves_with_the_vcpu() {
 fn switched_off_no_apic_is_virtualized() {
     let fake = skylake();
     let msrs = |msr| fake.get(&msr).copied();
-    let vmx = Vmx::detect(&cpuid, &msrs, ApicWanted { virtualized: false }).unwrap();
+    let wanted = ApicWanted {
+        virtualized: false,
+        ..ApicWanted::default()
+    };
+    let vmx = Vmx::detect(&cpuid, &msrs, wanted).unwrap();
     vmx.enable_on_this_cpu(CPU0).unwrap();
     let ept = vmx.new_ept(&GuestMemory::leaked(GuestMemory::ALIGN));
     let mut vcpu = vmx.new_vcpu(&ept);
@@ -557,6 +561,55 @@ fn switched_off_no_apic_is_virtualized() {
     assert!(!vcpu.virtualizes_apic() && !vcpu.show_apic(ApicMode::X2Apic, &[]));
     assert_eq!(secondary(&vcpu), 0);
     assert!(!vmx.describe().contains("virtual x2APIC"));
+}
+
+#[test]
+fn interrupts_are_posted_to_an_apic_that_is_virtualized() {
+    const POSTED: u64 = 1 << 7;
+    for faulty in [false, true] {
+        let (vmx, ept) = machine(&skylake());
+        vmx.0.ignores_if.call_once(|| faulty);
+        assert_eq!(vmx.describe().contains("posted interrupts"), !faulty);
+        let mut vcpu = vmx.new_vcpu(&ept);
+        let requests = Arc::new(InterruptRequests::new());
+        vcpu.take_requests_from(&requests);
+        vcpu.attach(CPU0);
+        let pin = |vcpu: &VmxVcpu| vcpu.vmcs.read(Field::PIN) & POSTED;
+        for (mode, posted) in [
+            (ApicMode::XApic, false),
+            (ApicMode::X2Apic, !faulty),
+            (ApicMode::Disabled, false),
+        ] {
+            vcpu.show_apic(mode, &[]);
+            assert_eq!(pin(&vcpu) != 0, posted, "{mode:?}");
+            assert_eq!(requests.is_posting(), posted, "{mode:?}");
+        }
+        if !faulty {
+            let read = |field| vcpu.vmcs.read(field);
+            assert_eq!(read(Field::POSTED_VECTOR), u64::from(vector::POSTED));
+            assert_eq!(read(Field::POSTED_DESCRIPTOR), physical(&*requests));
+            assert_eq!(read(Field::POSTED_DESCRIPTOR) % 64, 0);
+        }
+    }
+}
+
+#[test]
+fn where_nothing_posted_is_taken_for_something_there_is_always_something() {
+    let fake = skylake();
+    let msrs = |msr| fake.get(&msr).copied();
+    let wanted = ApicWanted {
+        virtualized: true,
+        posting: lull_core::options::Posting::On,
+    };
+    let vmx = Vmx::detect(&cpuid, &msrs, wanted).unwrap();
+    vmx.enable_on_this_cpu(CPU0).unwrap();
+    vmx.0.ignores_if.call_once(|| true);
+    let mut vcpu = vmx.new_vcpu(&vmx.new_ept(&GuestMemory::leaked(GuestMemory::ALIGN)));
+    vcpu.attach(CPU0);
+    vcpu.show_apic(ApicMode::X2Apic, &[]);
+    vcpu.lend_apic(&ApicState::default());
+    assert_eq!(vcpu.vmcs.read(Field::INTERRUPT_STATUS), 1);
+    assert_eq!(vcpu.take_apic_back(), ApicState::default());
 }
 
 #[test]
