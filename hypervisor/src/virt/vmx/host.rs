@@ -2,18 +2,22 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use spin::Mutex;
+
 use super::capability::Invvpid;
 #[cfg(any(target_os = "none", test))]
 use super::capability::{Fixed, NoVmx};
-use super::ept;
 use super::field::Field;
 use super::vmcs::Vmcs;
+use super::{ept, vpid};
 
 /// A pCPU on which VMX is on. Exists for no other.
 pub struct HostCpu {
     state: HostState,
     /// The generation of extended page tables that this CPU holds nothing older of.
     flushed: AtomicU64,
+    /// Whose translations it may hold; kept in debug builds.
+    held: Mutex<vpid::Held>,
 }
 
 /// What a VM exit loads.
@@ -81,6 +85,7 @@ impl HostCpu {
         Self {
             state,
             flushed: AtomicU64::new(0),
+            held: Mutex::default(),
         }
     }
 
@@ -128,9 +133,23 @@ impl HostCpu {
         }
     }
 
+    /// As [`check_flushed`](Self::check_flushed), for what is kept under a VPID.
+    ///
+    /// # Panics
+    /// If this CPU has not dropped what it may hold under `vpid` of another vCPU, or what is out of date.
+    #[inline]
+    pub fn check_dropped(&self, vpid: u16, owner: vpid::Owner) {
+        if cfg!(debug_assertions) {
+            self.held.lock().enter(vpid, owner);
+        }
+    }
+
     /// Drops what this CPU holds under a VPID.
     pub fn drop_translations(&self, how: Invvpid, vpid: u16) {
         instructions::invvpid(how, vpid);
+        if cfg!(debug_assertions) {
+            self.held.lock().dropped(vpid);
+        }
     }
 }
 

@@ -87,6 +87,10 @@ pub struct VmxVcpu {
     /// The basic reason of the last exit.
     last_exit: u16,
     vpid: u16,
+    /// Whose translations are kept under it.
+    owner: vpid::Owner,
+    /// Where it was last entered, as `owner` knows it.
+    entered_on: Option<CpuId>,
     loaded: Option<CpuId>,
     /// The CPU on which it was entered last, or would have been.
     last_cpu: Option<CpuId>,
@@ -134,6 +138,8 @@ impl VmxVcpu {
             tsc_offset: 0,
             last_exit: 0,
             vpid,
+            owner: vpid::Owner::new(),
+            entered_on: None,
             loaded: None,
             last_cpu: None,
             launched: false,
@@ -242,6 +248,7 @@ impl VmxVcpu {
         self.vmcs.write(Field::ENTRY, u64::from(capabilities.entry));
         self.vmcs.write(Field::INJECTION, 0);
         self.placed = false;
+        self.owner.outdate();
         self.drop_translations();
     }
 
@@ -433,6 +440,11 @@ impl VmxVcpu {
             return Err(Exit::Event);
         }
         host.check_flushed(self.ept.generation());
+        if self.entered_on.replace(cpu) != Some(cpu) {
+            // What this CPU holds is of an earlier stay.
+            self.owner.outdate();
+        }
+        host.check_dropped(self.vpid, self.owner);
         gate.pass(GateEvent::Entering);
         let answers = gate.answers();
         let answered = loop {

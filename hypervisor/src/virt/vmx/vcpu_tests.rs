@@ -494,6 +494,42 @@ fn the_timer_runs_out_at_the_deadline_and_never_before_it() {
     assert!(!loaded_on(&fake).leave_by(None));
 }
 
+/// It ran on two CPUs, and comes back to the first.
+fn comes_back(break_it: impl FnOnce(&mut VmxVcpu)) {
+    let mut vcpu = loaded();
+    for cpu in [CPU1, CPU0] {
+        let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+        vcpu.detach();
+        if cpu == CPU1 {
+            vcpu.attach(cpu);
+        }
+    }
+    break_it(&mut vcpu);
+    vcpu.attach(CPU0);
+    let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+}
+
+#[test]
+fn a_vcpu_that_comes_back_has_nothing_of_its_earlier_stay() {
+    comes_back(|_| ());
+}
+
+#[test]
+#[should_panic(expected = "INVVPID is missing")]
+fn a_return_without_invvpid_is_caught() {
+    comes_back(|vcpu| vcpu.last_cpu = Some(CPU0));
+}
+
+#[test]
+#[should_panic(expected = "INVVPID is missing")]
+fn a_reset_without_invvpid_is_caught() {
+    let mut vcpu = loaded();
+    let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+    // As a reset does, but for the flush.
+    vcpu.owner.outdate();
+    let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+}
+
 fn secondary(vcpu: &VmxVcpu) -> u64 {
     vcpu.vmcs.read(Field::SECONDARY) & 0x311
 }
