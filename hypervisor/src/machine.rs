@@ -188,6 +188,10 @@ impl Ipi for BareMetal {
         ipi::send(target, vector::EVENT_CHECK);
     }
 
+    fn notify(&self, target: CpuId) {
+        ipi::send(target, vector::POSTED);
+    }
+
     fn send_many(&self, targets: &CpuSet) {
         ipi::send_many(targets, vector::EVENT_CHECK);
     }
@@ -207,6 +211,7 @@ pub fn register_interrupts() -> Result<(), RegisterError> {
     interrupts::register(vector::TIMER, on_timer)?;
     interrupts::register(vector::BROADCAST, on_broadcast)?;
     interrupts::register(vector::EVENT_CHECK, on_event_check)?;
+    interrupts::register(vector::POSTED, on_posted)?;
     interrupts::register(vector::CONSOLE, on_console)
 }
 
@@ -228,6 +233,11 @@ fn on_broadcast(_: &mut IrqContext) {
 
 /// Says nothing: whoever sent it has posted the event, and the way back looks at the word.
 fn on_event_check(_: &mut IrqContext) {
+    apic::eoi();
+}
+
+/// Comes here only if the guest that was meant has just been left: whoever left it looks at what was posted.
+fn on_posted(_: &mut IrqContext) {
     apic::eoi();
 }
 

@@ -118,6 +118,10 @@ mod list {
         KickSkipsIfSet,
         /// a vCPU that is queued loses its kick
         QueuedLosesKick,
+        /// whether a CPU runs a guest is looked up without passing its word
+        GuestSeenByALook,
+        /// a CPU that runs a guest is notified without a look whether it is still this vCPU's
+        NotifiedWhereItWas,
     }
 
     std::thread_local! {

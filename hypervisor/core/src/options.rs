@@ -138,6 +138,10 @@ pub struct Options {
     pub hpet: HpetInterrupt,
     /// `mitigations=`: which barriers there are between guests.
     pub mitigations: Policy,
+    /// `vmx.apicv=`: whether Intel processors virtualize guests' local APICs, where they can.
+    pub vmx_apicv: bool,
+    /// `vmx.posted=`: whether they take interrupts that other CPUs post without leaving the guest, where they can.
+    pub vmx_posted: Posting,
     /// `exit-port=`: how the emulator is left at the end. `None`: ACPI power-off, else halt.
     pub exit_port: Option<ExitPort>,
     /// `for=`: end after this time. `None`: when all guests have ended.
@@ -184,6 +188,8 @@ impl Default for Options {
             wakes: WakeOptions::default(),
             hpet: HpetInterrupt::default(),
             mitigations: Policy::default(),
+            vmx_apicv: true,
+            vmx_posted: Posting::default(),
             exit_port: None,
             run_for: None,
             keep: false,
@@ -200,6 +206,18 @@ impl Default for Options {
             test_crash: None,
         }
     }
+}
+
+/// Whether interrupts are posted to guests that run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Posting {
+    /// Where the processor offers it, and was not found to deliver virtual interrupts at the wrong moment.
+    #[default]
+    Auto,
+    /// Where the processor offers it.
+    On,
+    /// Nowhere.
+    Off,
 }
 
 /// How an HPET's interrupt gets to a CPU.

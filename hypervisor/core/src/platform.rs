@@ -107,7 +107,13 @@ pub trait Ipi {
     /// visible to the handler (fenced where the interrupt controller needs it).
     fn send(&self, target: CpuId);
 
-    /// The same for several CPUs, none of which is the sender, by as few commands as the interrupt controller takes.
+    /// Sends an interrupt that a processor which runs a guest may take by itself, to deliver what was posted for that guest. It ends
+    /// any other guest and any sleep, and says nothing there. Stores are visible as with [`send`](Self::send).
+    fn notify(&self, target: CpuId) {
+        self.send(target);
+    }
+
+    /// [`send`](Self::send) for several CPUs, none of which is the sender, by as few commands as the interrupt controller takes.
     fn send_many(&self, targets: &CpuSet) {
         for target in targets.iter() {
             self.send(target);

@@ -431,6 +431,20 @@ impl WakeWord {
         );
     }
 
+    /// Does the CPU run a guest? Asked by whoever has stored something that its processor may take without leaving the guest, and that
+    /// the CPU looks at whenever it has left it.
+    ///
+    /// A read-modify-write that changes nothing. After a yes, all stores made before are visible to the CPU once it has left the guest.
+    #[inline]
+    pub fn is_in_guest(&self) -> bool {
+        let word = if mutant!(GuestSeenByALook) {
+            self.word.load(Ordering::Relaxed)
+        } else {
+            self.word.fetch_or(0, Ordering::AcqRel)
+        };
+        state_of(word) == SleepState::Guest
+    }
+
     /// Is any event pending? The check between arming the monitor and sleeping, between two steps of a poll, and before a guest is
     /// entered again that was not left for good.
     #[inline]

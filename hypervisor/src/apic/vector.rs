@@ -10,6 +10,8 @@ pub const BROADCAST: u8 = 0xEE;
 pub const TIMER: u8 = 0xEF;
 /// "Look at your wake word": above the timer, so that a waker never waits behind it.
 pub const EVENT_CHECK: u8 = 0xF1;
+/// "Take what was posted for your guest": as urgent as the last one.
+pub const POSTED: u8 = 0xF3;
 /// Ends the halt in which application processors wait for the end of boot.
 pub const RELEASE: u8 = 0xF2;
 /// An interrupt that was gone before it could be delivered. Not ended by an EOI.

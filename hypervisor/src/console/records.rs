@@ -320,6 +320,10 @@ pub struct GuestEnd<'a> {
     pub looks: &'a [HaltPollCounts],
     /// How often each vCPU gave its time to another one while it spun.
     pub directed_yields: &'a [u64],
+    /// Interrupts that vCPUs were notified of in their guest, without an exit.
+    pub posted: u64,
+    /// Exits of all vCPUs by kind, those that were.
+    pub exits: &'a [(&'static str, u64)],
 }
 
 /// Start or end of a guest.
@@ -366,6 +370,12 @@ impl Guest<'_> {
                     .array("directed_yields", |a| {
                         for &count in end.directed_yields {
                             a.u64(count);
+                        }
+                    })
+                    .u64("posted", end.posted)
+                    .object("exits", |o| {
+                        for &(kind, times) in end.exits {
+                            o.u64(kind, times);
                         }
                     });
             }
@@ -777,12 +787,15 @@ mod tests {
             run: &run,
             looks: &looks,
             directed_yields: &[3, 0],
+            posted: 4,
+            exits: &[("hlt", 3), ("eoi", 9)],
         });
         assert_eq!(
             text(|s| guest.write(s)),
             "{\"v\":1,\"type\":\"guest\",\"id\":1,\"name\":\"idle-timer\",\"event\":\"end\",\"vcpus\":2,\
              \"verdict\":\"pass\",\"how\":\"port\",\"code\":16,\"reason\":\"\",\"run_ticks\":[5,7],\
-             \"halt_poll_successes\":[4,0],\"halt_poll_failures\":[1,2],\"directed_yields\":[3,0]}\n"
+             \"halt_poll_successes\":[4,0],\"halt_poll_failures\":[1,2],\"directed_yields\":[3,0],\
+             \"posted\":4,\"exits\":{\"hlt\":3,\"eoi\":9}}\n"
         );
     }
 

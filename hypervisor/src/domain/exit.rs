@@ -109,6 +109,15 @@ pub(super) fn handle(
             }
             return access_lapic(gpa, owned, vcpu, domain, host);
         }
+        Exit::ApicWrite { offset, value } => {
+            let now = Now {
+                tsc: host.now(),
+                offset: owned.msrs.tsc_offset(),
+            };
+            if let Some(icr) = owned.lapic.written(offset, value, now) {
+                send(icr, vcpu, domain, host);
+            }
+        }
         Exit::Exception { vector, error } => {
             let error = (vector == AC).then_some(error);
             owned.virt.inject(Injection::Exception { vector, error });
@@ -265,12 +274,24 @@ pub(super) fn send(icr: Icr, vcpu: &Vcpu, domain: &Domain, host: &impl VcpuHost)
         if target.lapic().is_online() {
             // Ourselves we look after in the next turn.
             if index != me {
-                host.kick(target.id());
+                tell(target, icr.delivery, host);
             }
         } else if icr.delivery == Delivery::Sipi {
             domain.bring_online(target, host);
         }
     });
+}
+
+/// Something was requested of a vCPU.
+#[inline]
+fn tell(target: &Vcpu, what: Delivery, host: &impl VcpuHost) {
+    let interrupts = target.lapic().interrupts();
+    let has_vector = matches!(what, Delivery::Fixed | Delivery::LowestPriority);
+    if !(has_vector && interrupts.is_posting()) {
+        host.kick(target.id());
+    } else if interrupts.notify() && host.notify(target.id()) {
+        interrupts.count_sent();
+    }
 }
 
 /// One register of the xAPIC's page.

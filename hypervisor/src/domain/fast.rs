@@ -91,6 +91,11 @@ impl<H: VcpuHost> Gate for FastPath<'_, H> {
             return Answer::Leave;
         }
         self.lapic.set_cr8(*cr8);
+        let kind = match msr {
+            EOI => ExitKind::Eoi,
+            TPR => ExitKind::Tpr,
+            _ => ExitKind::Msr,
+        };
         let answer = match msr {
             EOI => {
                 self.lapic.end_of_interrupt();
@@ -115,7 +120,7 @@ impl<H: VcpuHost> Gate for FastPath<'_, H> {
             }
             _ => self.set_deadline(value),
         };
-        self.answered(ExitKind::Msr, answer)
+        self.answered(kind, answer)
     }
 
     fn hypercall(&mut self) -> Answer {

@@ -8,7 +8,8 @@ use lull_core::units::CpuId;
 use lull_core::wake::WakeWord;
 
 use crate::virt::{
-    Answer, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, StartState, VirtCpu, fast,
+    Answer, ApicMode, ApicState, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection,
+    ShownRegister, StartState, VirtCpu, fast,
 };
 
 /// Runs at an entry and says why the guest leaves.
@@ -47,6 +48,10 @@ pub struct MockState {
     pub fast: bool,
     /// What CPUID has told.
     pub cpuid: fast::Remembered,
+    /// It virtualizes an APIC in x2APIC mode, and has been shown one.
+    pub virtualizes: bool,
+    /// What it was lent, as the guest has left it.
+    pub apic: ApicState,
     /// Loaded on a pCPU.
     pub loaded: bool,
     /// What the guest does, one step an entry. When it ends, physical interrupts keep arriving.
@@ -230,6 +235,22 @@ impl VirtCpu for MockCpu {
         assert!(self.state().loaded, "unloaded twice");
         self.state().loaded = false;
     }
+    fn virtualizes_apic(&self) -> bool {
+        self.state().virtualizes
+    }
+    fn show_apic(&mut self, mode: ApicMode, _: &[ShownRegister]) -> bool {
+        mode == ApicMode::X2Apic
+    }
+    fn lend_apic(&mut self, apic: &ApicState) {
+        self.state().apic = *apic;
+    }
+    fn take_apic_back(&mut self) -> ApicState {
+        let mut s = self.state();
+        let apic = core::mem::take(&mut s.apic);
+        s.cr8 = apic.tpr >> 4;
+        apic
+    }
+
     fn enter(&mut self, word: &WakeWord, gate: &mut dyn Gate) -> Exit {
         assert!(self.state().loaded, "entered without load");
         if word.is_pending() {

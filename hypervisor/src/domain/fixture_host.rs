@@ -17,6 +17,8 @@ pub const CPU: CpuId = CpuId::new(0);
 pub enum Asked {
     /// `kick`.
     Kick(u32),
+    /// `notify`.
+    Notify(u32),
     /// `set_timer`.
     Timer(u32, Option<u64>),
     /// `online_vcpu`.
@@ -75,6 +77,10 @@ impl VcpuHost for MockHost {
     }
     fn kick(&self, v: VcpuId) {
         self.ask(Asked::Kick(v.get()));
+    }
+    fn notify(&self, v: VcpuId) -> bool {
+        self.ask(Asked::Notify(v.get()));
+        true
     }
     fn set_timer(&self, v: VcpuId, deadline: Option<Ticks>) {
         self.ask(Asked::Timer(v.get(), deadline.map(Ticks::get)));

@@ -14,6 +14,12 @@ pub trait VcpuHost {
     fn consume_kick(&self, v: VcpuId);
     /// Something was set for `v` that it must look at before it sleeps or enters its guest again, wherever it is.
     fn kick(&self, v: VcpuId);
+    /// [`kick`](Self::kick), for an interrupt that the processor takes by itself if it runs the guest of `v` and is notified. `true`: it
+    /// was notified, and the guest is not left.
+    fn notify(&self, v: VcpuId) -> bool {
+        self.kick(v);
+        false
+    }
     /// The one timer of `v`: at `deadline` the host calls [`timer_expired`](super::Domain::timer_expired).
     fn set_timer(&self, v: VcpuId, deadline: Option<Ticks>);
     /// The earliest deadline of this pCPU: the guest must be left by then.

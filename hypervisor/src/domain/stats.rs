@@ -2,7 +2,13 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::virt::Exit;
+use super::layout::LAPIC_PAGE;
+use crate::virt::{Exit, Gpr, VirtCpu};
+
+const TPR_MSR: u32 = 0x808;
+const EOI_MSR: u32 = 0x80b;
+const TPR_ADDRESS: u64 = LAPIC_PAGE + 0x80;
+const EOI_ADDRESS: u64 = LAPIC_PAGE + 0xb0;
 
 /// Kinds of exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +21,12 @@ pub enum ExitKind {
     Pause,
     /// CPUID.
     Cpuid,
-    /// RDMSR and WRMSR.
+    /// RDMSR and WRMSR, but for the next two.
     Msr,
+    /// End of an interrupt, by whatever instruction.
+    Eoi,
+    /// Task priority, written by whatever instruction.
+    Tpr,
     /// Port I/O.
     Io,
     /// Device memory.
@@ -29,28 +39,42 @@ pub enum ExitKind {
 
 impl ExitKind {
     /// All kinds, in the order of their counters.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Event,
         Self::Hlt,
         Self::Pause,
         Self::Cpuid,
         Self::Msr,
+        Self::Eoi,
+        Self::Tpr,
         Self::Io,
         Self::Mmio,
         Self::Window,
         Self::Other,
     ];
 
-    /// Of an exit.
-    pub fn of(exit: &Exit) -> Self {
+    /// Of an exit. Which MSR is meant, the registers say.
+    pub fn of(exit: &Exit, virt: &dyn VirtCpu) -> Self {
         match exit {
             Exit::Event => Self::Event,
             Exit::Hlt => Self::Hlt,
             Exit::Pause => Self::Pause,
             Exit::Cpuid => Self::Cpuid,
-            Exit::Rdmsr | Exit::Wrmsr => Self::Msr,
+            Exit::Wrmsr => match virt.gpr(Gpr::Rcx) as u32 {
+                EOI_MSR => Self::Eoi,
+                TPR_MSR => Self::Tpr,
+                _ => Self::Msr,
+            },
+            Exit::Rdmsr => Self::Msr,
+            Exit::Cr8Write => Self::Tpr,
+            &Exit::NestedFault {
+                gpa, write: true, ..
+            } if gpa == EOI_ADDRESS => Self::Eoi,
+            &Exit::NestedFault {
+                gpa, write: true, ..
+            } if gpa == TPR_ADDRESS => Self::Tpr,
             Exit::Io(_) => Self::Io,
-            Exit::NestedFault { .. } => Self::Mmio,
+            Exit::NestedFault { .. } | Exit::ApicWrite { .. } => Self::Mmio,
             Exit::InterruptWindow => Self::Window,
             _ => Self::Other,
         }
@@ -64,6 +88,8 @@ impl ExitKind {
             Self::Pause => "pause",
             Self::Cpuid => "cpuid",
             Self::Msr => "msr",
+            Self::Eoi => "eoi",
+            Self::Tpr => "tpr",
             Self::Io => "io",
             Self::Mmio => "mmio",
             Self::Window => "window",

@@ -6,9 +6,9 @@
 //! Invariants:
 //! * The lock of a vCPU is held by the pCPU that runs it, for as long as it does. Others reach a vCPU only through
 //!   [`LapicShared`] and a kick; nobody waits for the lock while a guest runs.
-//! * The kick is consumed **before** requests and interrupts are looked at. A sender sets its bit before it kicks. So a
-//!   vCPU that blocks or enters has seen the bit, or finds the kick (the scheduler refuses to block it, the wake word
-//!   refuses the entry).
+//! * The kick is consumed **before** requests and interrupts are looked at, and so is a notification of posted interrupts. A sender
+//!   sets its bit before it kicks or notifies. So a vCPU that blocks or enters has seen the bit, or finds the kick (the scheduler
+//!   refuses to block it, the wake word refuses the entry), or its guest is notified.
 //! * A halted vCPU executes no instruction before something wakes it: a kick alone does not.
 //!
 //! Lock order: vCPU, then devices of its domain, then the domain's life. Called by the dispatch loop through
@@ -70,10 +70,9 @@ pub(super) struct Owned {
     pub memory: Arc<GuestMemory>,
     pub run: Run,
     loaded: bool,
+    /// The processor keeps the APIC's priorities and delivers its interrupts; the APIC is lent to it for each entry.
+    lends_apic: bool,
     nmi: bool,
-    /// A window below a priority class has opened **at** that class: asking for it again would end every entry before
-    /// the first instruction. Seen in QEMU, where V_INTR_PRIO must reach V_TPR, not exceed it.
-    window_inclusive: bool,
     /// Where an exit found the vCPU in an interrupt shadow, as long as it has not moved on. See
     /// [`Owned::leave_hlt`].
     shadow_at: Option<u64>,
@@ -101,6 +100,7 @@ impl Vcpu {
         let shared = Arc::new(LapicShared::new(index));
         virt.reset(start.unwrap_or(StartState::WaitForSipi));
         virt.set_tsc_offset(tsc_offset);
+        virt.take_requests_from(shared.interrupts());
         let (run, activity) = match start {
             Some(_) => (Run::Running, Activity::Active),
             None => (Run::WaitForSipi, Activity::WaitForSipi),
@@ -114,8 +114,8 @@ impl Vcpu {
             memory,
             run,
             loaded: false,
+            lends_apic: false,
             nmi: false,
-            window_inclusive: false,
             shadow_at: None,
             armed: None,
         };
@@ -235,6 +235,7 @@ impl Vcpu {
         }
         // Before requests are taken: whoever finds us halted for good must also find what we have not taken yet.
         self.set_activity(Activity::Active);
+        self.shared.interrupts().take_notification();
         self.take_requests(owned);
         owned.lapic.poll_timer(host.now());
         match owned.run {
@@ -255,17 +256,16 @@ impl Vcpu {
             // The physical timer is armed by the dispatch loop, before it calls us: it has to see the new deadline.
             return Next::Events;
         }
+        owned.show_apic();
         let answers = owned.offer_interrupts() && !barriers::at_entry();
         let exit = self.pass(owned, answers, domain, host, word, on_gate);
-        let kind = ExitKind::of(&exit);
+        owned.take_apic_back();
+        let kind = ExitKind::of(&exit, owned.virt.as_ref());
         if exit != Exit::Answered {
             self.exits.count(kind);
         }
         owned.lapic.set_cr8(owned.virt.cr8());
         owned.note_shadow(kind);
-        owned.window_inclusive |= kind == ExitKind::Window
-            && owned.lapic.deliverable().is_none()
-            && owned.lapic.held_back_by_tpr().is_some();
         let next = exit::handle(exit, owned, self, domain, host);
         if owned.lapic.cr8() != owned.virt.cr8() {
             owned.virt.set_cr8(owned.lapic.cr8());
@@ -404,16 +404,23 @@ impl Owned {
         }
     }
 
-    /// Hands over what is most urgent, or asks to be told when the guest can take it. `false`: something waits, and not every machine
-    /// keeps a window for it over the delivery of something else: it must be offered again at the next exit, whatever that is.
-    fn offer_interrupts(&mut self) -> bool {
-        if !self.nmi && self.lapic.nothing_requested() {
-            self.virt.want_window(false);
-            return true;
+    /// Tells a processor that virtualizes APICs what has changed.
+    fn show_apic(&mut self) {
+        if self.virt.virtualizes_apic() && self.lapic.take_changed() {
+            let (mode, registers) = (self.lapic.lent_mode(), self.lapic.shown());
+            self.lends_apic = self.virt.show_apic(mode, &registers);
         }
-        if self.nmi || self.lapic.deliverable().is_some() {
-            self.leave_hlt();
+    }
+
+    fn take_apic_back(&mut self) {
+        if self.lends_apic {
+            let state = self.virt.take_apic_back();
+            self.lapic.take_back(&state);
         }
+    }
+
+    /// Hands an NMI over, or asks to be told when the guest can take it.
+    fn offer_nmi(&mut self) {
         if self.nmi {
             if self.virt.nmi_ready() {
                 self.virt.inject(Injection::Nmi);
@@ -422,6 +429,22 @@ impl Owned {
                 self.virt.want_nmi_window();
             }
         }
+    }
+
+    /// Hands over what is most urgent, or asks to be told when the guest can take it. `false`: something waits, and not every machine
+    /// keeps a window for it over the delivery of something else: it must be offered again at the next exit, whatever that is.
+    fn offer_interrupts(&mut self) -> bool {
+        if self.lends_apic {
+            return self.lend_apic();
+        }
+        if !self.nmi && self.lapic.nothing_requested() {
+            self.virt.want_window(false);
+            return true;
+        }
+        if self.nmi || self.lapic.deliverable().is_some() {
+            self.leave_hlt();
+        }
+        self.offer_nmi();
         if let Some(vector) = self.lapic.deliverable()
             && self.virt.interruptible()
             && self.lapic.accept(vector)
@@ -432,12 +455,23 @@ impl Owned {
             self.virt.want_window(true);
         } else if let Some(class) = self.lapic.held_back_by_tpr() {
             // CR8 can go down without an exit.
-            let reached = u8::from(self.window_inclusive);
-            self.virt.want_window_below(class - reached);
+            self.virt.want_window_below(class);
         } else {
             self.virt.want_window(false);
         }
         !self.nmi && self.lapic.nothing_requested()
+    }
+
+    /// Where the processor delivers interrupts, it is given all there are; no window is needed for them.
+    fn lend_apic(&mut self) -> bool {
+        if self.nmi || self.lapic.deliverable().is_some() {
+            self.leave_hlt();
+        }
+        self.offer_nmi();
+        self.virt.want_window(false);
+        let state = self.lapic.lend();
+        self.virt.lend_apic(&state);
+        !self.nmi
     }
 }
 

@@ -22,7 +22,7 @@ use crate::console::machine_channel;
 use crate::console::records::{Guest, GuestEnd, Where};
 use crate::domain::bundle::Bundle;
 use crate::domain::devices::Verdict;
-use crate::domain::{Domain, DomainTable, Machinery};
+use crate::domain::{Domain, DomainTable, ExitKind, Machinery, Vcpu};
 use crate::init::tell;
 use crate::machine::BareMetal;
 use crate::virt::{Backend, GuestMemory, VirtCpu};
@@ -318,8 +318,26 @@ fn report_one(running: &Running, domain: &Domain, cut_off: Option<&str>) {
             run: &run,
             looks: &looks,
             directed_yields: &directed_yields,
+            posted: posted_to(domain),
+            exits: &exits_of(domain),
         }),
     ));
+}
+
+/// Notifications of posted interrupts of all its vCPUs.
+fn posted_to(domain: &Domain) -> u64 {
+    let of = |vcpu: &Vcpu| vcpu.lapic().interrupts().sent();
+    domain.vcpus().iter().map(of).sum()
+}
+
+/// Exits of all its vCPUs, by kind.
+fn exits_of(domain: &Domain) -> Vec<(&'static str, u64)> {
+    let of_all = |kind| domain.vcpus().iter().map(|v| v.exits().get(kind)).sum();
+    ExitKind::ALL
+        .into_iter()
+        .map(|kind| (kind.name(), of_all(kind)))
+        .filter(|&(_, times)| times > 0)
+        .collect()
 }
 
 /// The time that a vCPU has spent in its guest.

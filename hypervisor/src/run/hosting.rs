@@ -140,6 +140,10 @@ impl VcpuHost for Hosting {
         self.running.machine.kick(v);
     }
 
+    fn notify(&self, v: VcpuId) -> bool {
+        self.running.machine.notify(v)
+    }
+
     fn set_timer(&self, v: VcpuId, deadline: Option<Ticks>) {
         let set = self.running.machine.set_vcpu_timer(v, deadline);
         debug_assert!(set.is_ok(), "{v} has a slot");

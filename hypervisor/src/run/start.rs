@@ -33,6 +33,7 @@ use crate::console::{self, machine_channel};
 use crate::domain::DomainTable;
 use crate::init::{Booted, tell};
 use crate::machine::{self, BareMetal};
+use crate::virt::vmx::ApicWanted;
 use crate::virt::{self, Backend};
 use crate::{cpu, mm, smp, time};
 
@@ -125,7 +126,7 @@ pub fn start(booted: Booted) -> ! {
     if let Err(why) = machine::register_interrupts() {
         crate::panic::fatal_boot(format_args!("{why}"));
     }
-    let backend = detect();
+    let backend = detect(&booted.options);
     report_boot(&booted, &backend);
     if backend.is_ok() {
         virt::barriers::set_up(booted.options.mitigations);
@@ -369,8 +370,12 @@ fn governor(options: &Options) -> AnyGovernor {
     governor.at_price(options.latency_price)
 }
 
-fn detect() -> Result<Backend, String> {
-    let backend = virt::detect().and_then(|backend| {
+fn detect(options: &Options) -> Result<Backend, String> {
+    let apic = ApicWanted {
+        virtualized: options.vmx_apicv,
+        posting: options.vmx_posted,
+    };
+    let backend = virt::detect(apic).and_then(|backend| {
         backend
             .enable_on_this_cpu(BareMetal.cpu())
             .map(|()| backend)

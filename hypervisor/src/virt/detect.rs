@@ -7,22 +7,26 @@ use raw_cpuid::{CpuIdReader, CpuIdReaderNative};
 use super::Backend;
 use super::svm::{NoSvm, Svm};
 use super::vmx::capability::ReadMsr;
-use super::vmx::{NativeMsrs, NoVmx, Vmx};
+use super::vmx::{ApicWanted, NativeMsrs, NoVmx, Vmx};
 
-/// The backend for this machine, by the CPU that runs this code.
+/// The backend for this machine, by the CPU that runs this code. `apic`: what it may use for guests' APICs.
 ///
 /// # Errors
 /// A sentence that says why guests cannot run.
-pub fn detect() -> Result<Backend, String> {
-    detect_by(&CpuIdReaderNative, &NativeMsrs)
+pub fn detect(apic: ApicWanted) -> Result<Backend, String> {
+    detect_by(&CpuIdReaderNative, &NativeMsrs, apic)
 }
 
-fn detect_by(cpuid: &impl CpuIdReader, msrs: &impl ReadMsr) -> Result<Backend, String> {
+fn detect_by(
+    cpuid: &impl CpuIdReader,
+    msrs: &impl ReadMsr,
+    apic: ApicWanted,
+) -> Result<Backend, String> {
     let no_svm = match Svm::detect(cpuid) {
         Ok(svm) => return Ok(Backend::Svm(svm)),
         Err(why) => why,
     };
-    match (Vmx::detect(cpuid, msrs), no_svm) {
+    match (Vmx::detect(cpuid, msrs, apic), no_svm) {
         (Ok(vmx), _) => Ok(Backend::Vmx(vmx)),
         (Err(_), NoSvm::NoNestedPaging) => {
             Err("SVM present, but without nested paging, which Lull needs".into())
@@ -61,7 +65,12 @@ mod tests {
             result
         };
         let msrs = vmx.unwrap_or_default();
-        detect_by(&cpuid, &|msr| msrs.get(&msr).copied()).map(|backend| backend.name())
+        detect_by(
+            &cpuid,
+            &|msr| msrs.get(&msr).copied(),
+            ApicWanted::default(),
+        )
+        .map(|backend| backend.name())
     }
 
     #[test]

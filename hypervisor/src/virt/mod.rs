@@ -12,6 +12,7 @@
 //! Called by `domain` (exit handling), which owns the vCPUs, and once per CPU at boot ([`Backend::enable_on_this_cpu`]).
 //! Takes no lock that is held across an entry.
 
+mod apic;
 pub mod barriers;
 mod detect;
 mod events;
@@ -19,25 +20,31 @@ pub mod fast;
 pub mod fpu;
 mod memory;
 mod page;
+mod posted;
 mod rules;
 mod stage2;
 pub mod svm;
 mod types;
+mod vectors;
 pub mod vmx;
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
 
 use lull_core::units::{CpuId, Ticks};
 use lull_core::wake::WakeWord;
 
+pub use apic::{ApicMode, ApicState, ShownRegister};
 pub use detect::detect;
 pub use fast::{Answer, Gate};
 pub use memory::{GuestMemory, OutOfRange};
+pub use posted::InterruptRequests;
 pub use types::{
     AddressSize, Exit, GateEvent, Gp, Gpr, GuestCpuState, Injection, IoExit, Segment,
     SegmentAttributes, SegmentRegister, StartState,
 };
+pub use vectors::{AtomicVectorSet, VectorSet};
 
 /// One virtual CPU as the hardware knows it.
 ///
@@ -110,6 +117,32 @@ pub trait VirtCpu: Send {
     fn cr8(&self) -> u8;
     /// Sets CR8 (0..=15).
     fn set_cr8(&mut self, class: u8);
+
+    /// Where interrupts are requested of it, so that a processor that can may take them from there by itself. Before it is first loaded.
+    fn take_requests_from(&mut self, requests: &Arc<InterruptRequests>) {
+        let _ = requests;
+    }
+    /// Whether [`show_apic`](Self::show_apic) leads to anything.
+    fn virtualizes_apic(&self) -> bool {
+        false
+    }
+    /// Shows the processor the guest's APIC: its mode, and registers that only the guest's own writes change.
+    ///
+    /// `true`: for an APIC in this mode, the processor keeps the priorities and delivers interrupts by itself. Until told otherwise,
+    /// the caller then [lends](Self::lend_apic) it the rest before each entry, takes it back after each exit, and injects no external
+    /// interrupt. Else it does nothing with it.
+    fn show_apic(&mut self, mode: ApicMode, registers: &[ShownRegister]) -> bool {
+        let _ = (mode, registers);
+        false
+    }
+    /// The APIC's state at the next entry. Only after [`show_apic`](Self::show_apic) said so.
+    fn lend_apic(&mut self, state: &ApicState) {
+        let _ = state;
+    }
+    /// What has become of it since it was lent.
+    fn take_apic_back(&mut self) -> ApicState {
+        ApicState::default()
+    }
 
     /// Reads an MSR that lives in the virtual CPU: EFER, PAT, FS/GS/KERNEL_GS base, STAR, LSTAR, CSTAR, SFMASK, SYSENTER_CS/ESP/EIP,
     /// TSC_AUX, DEBUGCTL (always 0). `None`: not one of these.

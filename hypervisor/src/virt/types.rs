@@ -346,6 +346,14 @@ pub enum Exit {
         /// The access was of the guest's page walk, not of the instruction itself.
         page_walk: bool,
     },
+    /// The guest has written a register of the APIC that the processor [virtualizes](super::VirtCpu::show_apic), and is past the
+    /// instruction; what the write does is left to the caller.
+    ApicWrite {
+        /// The register's offset in the page.
+        offset: u32,
+        /// What was written.
+        value: u32,
+    },
     /// #DB or #AC, intercepted so that a guest cannot loop in their delivery. Inject it back.
     Exception {
         /// Vector.

@@ -345,6 +345,10 @@ pub struct GuestEvent {
     pub halt_poll_failures: Vec<u64>,
     /// How often a vCPU gave its time to another of its guest while it spun, per vCPU.
     pub directed_yields: Vec<u64>,
+    /// Interrupts that vCPUs were notified of in their guest, without an exit.
+    pub posted: u64,
+    /// Exits of all vCPUs, by kind; a kind of which there were none is not there.
+    pub exits: BTreeMap<String, u64>,
 }
 
 impl GuestEvent {

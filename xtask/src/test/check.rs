@@ -143,6 +143,13 @@ impl Ran {
         Ok(self.end_of(name)?.run_ticks.iter().sum())
     }
 
+    /// How often vCPUs of the guest `name` left it by an exit of this kind.
+    pub fn exits(&self, name: &str, kind: &str) -> Result<u64> {
+        let end = self.end_of(name)?;
+        ensure!(!end.exits.is_empty(), "guest {name} ended without exits");
+        Ok(end.exits.get(kind).copied().unwrap_or(0))
+    }
+
     /// The figure `figure` of the guest `name`.
     pub fn figure(&self, name: &str, figure: &str) -> Result<f64> {
         let id = self.end_of(name)?.id;

@@ -232,6 +232,26 @@ impl<P: Platform, S: Scheduler> Machine<P, S> {
         }
     }
 
+    /// [`kick`](Self::kick) for something that the processor itself takes if it runs the vCPU's guest and is notified. `true`: so it
+    /// will; the guest goes on.
+    pub fn notify(&self, v: VcpuId) -> bool {
+        let Some(unit) = self.sched.units().get(v) else {
+            return false;
+        };
+        let here = self.platform.cpu();
+        let word = |cpu| self.pcpu(cpu).map(|pcpu| &pcpu.word);
+        match unit.state.in_guest(word) {
+            Some(cpu) if cpu != here => {
+                self.platform.notify(cpu);
+                true
+            }
+            _ => {
+                self.kick(v);
+                false
+            }
+        }
+    }
+
     /// Adds a vCPU, offline.
     ///
     /// # Errors

@@ -382,6 +382,38 @@ fn a_kick_goes_where_the_vcpu_runs() {
 }
 
 #[test]
+fn a_guest_that_runs_is_notified_and_all_else_is_kicked() {
+    let world = World::new(2);
+    let machine = &world.machine;
+    let other = CpuId::new(1);
+    machine.sched().cpu_online(other).unwrap();
+    let word = &machine.pcpu(other).unwrap().word;
+    let params = UnitParams {
+        affinity: CpuSet::single(other),
+        ..UnitParams::default()
+    };
+    machine.add_vcpu(vcpu(0), params).unwrap();
+    machine.online_vcpu(vcpu(0));
+    let decision = machine.sched().schedule(other, Ticks::new(1_000), None);
+    assert_eq!(decision.run, Some(vcpu(0)));
+    word.take();
+    world.unit(0).state.consume_kick();
+    let kicked = || world.unit(0).state.consume_kick();
+    assert!(!machine.notify(vcpu(0)), "the CPU is awake");
+    assert_eq!((word.take(), kicked()), (Events::NOTIFY, true));
+    word.publish(SleepState::Guest).unwrap();
+    let before = world.ipis().len();
+    assert!(machine.notify(vcpu(0)));
+    assert_eq!(world.ipis()[before..], [1], "one interrupt");
+    assert_eq!((word.is_pending(), kicked()), (false, false));
+    // Another vCPU runs where it has blocked.
+    world.unit(0).state.try_block(other).unwrap();
+    assert!(!machine.notify(vcpu(0)));
+    assert!(kicked(), "woken");
+    assert!(!machine.notify(vcpu(99)));
+}
+
+#[test]
 fn a_timer_follows_its_vcpu() {
     let world = World::new(2);
     let (machine, other) = (&world.machine, CpuId::new(1));

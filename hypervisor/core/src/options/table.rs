@@ -2,7 +2,7 @@
 
 use super::{
     AccountFault, Crash, EarlyIrq, ExitPort, FrameTable, HpetInterrupt, IdleMethod, IpiFence,
-    LatencyLimit, LogLevel, Options, Seconds, WakeTest, number,
+    LatencyLimit, LogLevel, Options, Posting, Seconds, WakeTest, number,
 };
 use crate::governor::{AnyGovernor, LatencyPrice};
 use crate::mitigation::Policy;
@@ -66,7 +66,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 46] = [
+pub const OPTIONS: [OptionSpec; 48] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -462,6 +462,31 @@ pub const OPTIONS: [OptionSpec; 46] = [
                     ("auto", Policy::Auto),
                     ("off", Policy::Off),
                     ("force", Policy::Force),
+                ],
+            )?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "vmx.apicv",
+        "on|off",
+        "off: Intel processors do not virtualize guests' local APICs, even if they can (default on)",
+        |options, value| {
+            options.vmx_apicv = on_off(value)?;
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "vmx.posted",
+        "auto|on|off",
+        "posted interrupts, which guests take from other CPUs without an exit, on Intel processors: where they are offered and work, wherever they are offered, or nowhere (default auto)",
+        |options, value| {
+            options.vmx_posted = one_of(
+                value,
+                &[
+                    ("auto", Posting::Auto),
+                    ("on", Posting::On),
+                    ("off", Posting::Off),
                 ],
             )?;
             Ok(())

@@ -24,11 +24,13 @@ fn every_option_reaches_its_field() {
          sched_credit2_migrate_resist=7 sched_credit2_max_cpus_runqueue=3 credit2_runqueue=core credit2_cap_period_ms=30 \
          trace.idle=1000 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
          ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.tsc=stops test.timers=500 test.uptime=7 test.absent-ap=3 test.crash=stack \
-         wake.ipiless=off wake.notify=off ipi.fence=full hpet=message mitigations=force test.wakes=soak test.seed=7",
+         wake.ipiless=off wake.notify=off ipi.fence=full hpet=message mitigations=force vmx.apicv=off vmx.posted=on test.wakes=soak test.seed=7",
     );
     let expected = Options {
         hpet: HpetInterrupt::Message,
         mitigations: crate::mitigation::Policy::Force,
+        vmx_apicv: false,
+        vmx_posted: Posting::On,
         log_level: LogLevel::Debug,
         idle: IdleMethod::Halt,
         governor: Some("menu".to_string()),

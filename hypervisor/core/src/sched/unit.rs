@@ -18,6 +18,7 @@
 use crate::mutant::mutant;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::CpuId;
+use crate::wake::WakeWord;
 use core::fmt;
 
 mod halt_poll;
@@ -106,6 +107,21 @@ impl RunState {
             Phase::Blocked => Kick::WokeBlocked,
             Phase::Offline | Phase::Queued => Kick::Pending,
         }
+    }
+
+    /// The pCPU that runs this vCPU's guest, for whoever has stored something that the processor takes if it is notified. `None`: it may
+    /// not run anywhere, and has to be [kicked](Self::kick). `word` gives the wake word of a pCPU.
+    ///
+    /// After a pCPU was named, what was stored before is seen by the vCPU when it next looks, on whichever pCPU: no token is needed.
+    /// For it was there when the word said GUEST, and whoever leaves a guest passes that word; had another vCPU been there, then this one
+    /// would have gone before, and would not be found there again, or come later, past the word.
+    pub fn in_guest<'a>(&self, word: impl Fn(CpuId) -> Option<&'a WakeWord>) -> Option<CpuId> {
+        let Phase::Running(cpu) = self.phase() else {
+            return None;
+        };
+        let there = word(cpu)?.is_in_guest()
+            && (self.phase() == Phase::Running(cpu) || mutant!(NotifiedWhereItWas));
+        there.then_some(cpu)
     }
 
     /// Takes the token: call it on the vCPU's own pCPU, **before** evaluating which interrupts are pending.

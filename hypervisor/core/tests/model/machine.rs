@@ -16,6 +16,8 @@ use std::cell::Cell;
 /// The interrupt lines of a CPU.
 pub const EVENT_CHECK: u32 = 1;
 pub const TIMER: u32 = 2;
+/// A posted interrupt: a guest is not left for it.
+pub const NOTIFICATION: u32 = 4;
 
 /// How a CPU sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,6 +193,24 @@ impl Cpu {
             }
             // What it leaves the guest by has models of its own: here it would only multiply the orders.
             self.wake_up(How::Guest, false);
+        }
+        Some(self.word.take())
+    }
+
+    /// One entry into a guest whose processor takes what was posted by itself when it is notified: by `take`.
+    pub fn enter_posted(&self, take: impl FnOnce()) -> Option<Events> {
+        if self.word.publish(SleepState::Guest).is_ok() {
+            point();
+            let notified = self.lines.load(Ordering::Relaxed) & NOTIFICATION != 0;
+            if notified {
+                self.lines.fetch_and(!NOTIFICATION, Ordering::Relaxed);
+                fence(Ordering::Acquire);
+                take();
+            }
+            if !self.sleep(How::Guest) {
+                return None;
+            }
+            self.wake_up(How::Guest, true);
         }
         Some(self.word.take())
     }

@@ -14,10 +14,12 @@ pub enum MachineMutant {
     KickTakenLate,
     NotifyForgotten,
     AnswerUnchecked,
+    NotificationForgotten,
+    NotificationTakenLate,
 }
 
 impl MachineMutant {
-    const ALL: [(Self, &'static str); 6] = [
+    const ALL: [(Self, &'static str); 8] = [
         (
             Self::StiNotAdjacent,
             "an instruction stands between STI and HLT",
@@ -41,6 +43,14 @@ impl MachineMutant {
         (
             Self::AnswerUnchecked,
             "a guest is entered again after an answer without a look at the word",
+        ),
+        (
+            Self::NotificationForgotten,
+            "a posted interrupt is not notified to the CPU that runs the guest",
+        ),
+        (
+            Self::NotificationTakenLate,
+            "posted interrupts are looked at before their notification is taken",
         ),
     ];
 }
@@ -138,6 +148,8 @@ impl Wrong {
                 Mutant::BlockOverKick => ("vcpu/block", "no kick is lost"),
                 Mutant::KickSkipsIfSet => ("vcpu/block", "no kick is lost"),
                 Mutant::QueuedLosesKick => ("vcpu/migrate", "no kick is lost"),
+                Mutant::GuestSeenByALook => ("vcpu/posted-and-left", "no kick is lost"),
+                Mutant::NotifiedWhereItWas => ("vcpu/posted-elsewhere", "no kick is lost"),
             },
             Self::Machine(mutant, _) => match mutant {
                 Machine::StiNotAdjacent => ("wake/timer-halt", LOST),
@@ -146,6 +158,8 @@ impl Wrong {
                 Machine::KickTakenLate => ("vcpu/block", "no kick is lost"),
                 Machine::NotifyForgotten => ("vcpu/guest", "no kick is lost"),
                 Machine::AnswerUnchecked => ("vcpu/answered", LOST),
+                Machine::NotificationForgotten => ("vcpu/posted", "no kick is lost"),
+                Machine::NotificationTakenLate => ("vcpu/posted", "no kick is lost"),
             },
         }
     }

@@ -9,7 +9,6 @@
 //!
 //! Takes no locks. Called by [`vcpu`](super::vcpu) between entries.
 
-mod bits;
 mod icr;
 mod regs;
 mod shared;
@@ -19,14 +18,13 @@ use alloc::sync::Arc;
 
 use lull_core::units::Ticks;
 
-pub use bits::{AtomicVectorSet, VectorSet};
 pub use icr::{Delivery, Destination, Icr, x2apic_ldr};
 pub use regs::{Lvt, Reg};
 pub use shared::{Identity, LapicShared, Mode, Requests};
 pub use timer::{Timer, TimerMode};
 
 use super::layout::LAPIC_PAGE;
-use crate::virt::Gp;
+use crate::virt::{ApicState, Gp, ShownRegister, VectorSet};
 use regs::{LVT_COUNT, LVT_MASKED};
 
 /// Version 14h, LVT entries 0..=5 (SDM 3A, 11.4.8).
@@ -40,6 +38,23 @@ const BASE_ENABLE: u64 = 1 << 11;
 const ESR_SEND_ILLEGAL_VECTOR: u32 = 1 << 5;
 const ESR_RECEIVE_ILLEGAL_VECTOR: u32 = 1 << 6;
 const ESR_ILLEGAL_REGISTER: u32 = 1 << 7;
+
+/// What [`Lapic::shown`] shows.
+const SHOWN: [Reg; 13] = [
+    Reg::Id,
+    Reg::Version,
+    Reg::Ldr,
+    Reg::Svr,
+    Reg::Esr,
+    Reg::Lvt(Lvt::Timer),
+    Reg::Lvt(Lvt::Thermal),
+    Reg::Lvt(Lvt::Performance),
+    Reg::Lvt(Lvt::Lint0),
+    Reg::Lvt(Lvt::Lint1),
+    Reg::Lvt(Lvt::Error),
+    Reg::InitialCount,
+    Reg::Divide,
+];
 
 /// Time as one vCPU sees it.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +80,8 @@ pub struct Lapic {
     icr: u64,
     lvt: [u32; LVT_COUNT],
     timer: Timer,
+    /// A register that is shown may have changed.
+    changed: bool,
 }
 
 impl Lapic {
@@ -95,6 +112,7 @@ impl Lapic {
             icr: 0,
             lvt: [LVT_MASKED; LVT_COUNT],
             timer: Timer::default(),
+            changed: true,
         }
     }
 
@@ -148,6 +166,7 @@ impl Lapic {
             _ => {}
         }
         self.base = (value & !BASE_BSP) | (self.base & BASE_BSP);
+        self.changed = true;
         self.publish();
         Ok(())
     }
@@ -179,6 +198,42 @@ impl Lapic {
             self.isr.insert(vector);
         }
         taken
+    }
+
+    /// Whether what is shown to a processor that virtualizes the APIC may have changed since the last call.
+    pub fn take_changed(&mut self) -> bool {
+        core::mem::take(&mut self.changed)
+    }
+
+    /// The mode that such a processor is told. One that the guest has switched off by software is not lent: it takes no SELF IPI,
+    /// which the processor does not know.
+    pub fn lent_mode(&self) -> Mode {
+        if self.enabled() {
+            self.mode()
+        } else {
+            Mode::Disabled
+        }
+    }
+
+    /// What is shown to such a processor: registers that change by the guest's own writes only.
+    pub fn shown(&self) -> [ShownRegister; SHOWN.len()] {
+        SHOWN.map(|reg| (reg.number(), self.peek(reg).unwrap_or(0)))
+    }
+
+    /// Lends such a processor what it changes by itself: the task priority, and all interrupts in service and requested so far.
+    pub fn lend(&mut self) -> ApicState {
+        ApicState {
+            tpr: self.tpr,
+            in_service: self.isr,
+            requested: self.shared.irr().take_all(),
+        }
+    }
+
+    /// Undoes [`lend`](Self::lend).
+    pub fn take_back(&mut self, state: &ApicState) {
+        self.tpr = state.tpr;
+        self.isr = state.in_service;
+        self.shared.irr().insert_all(&state.requested);
     }
 
     /// CR8, which is the upper half of the task priority.
@@ -334,6 +389,16 @@ impl Lapic {
         }
     }
 
+    /// A processor that virtualizes this APIC has taken a write, and left to do what it does. Returns the IPI that the caller has to
+    /// send.
+    pub fn written(&mut self, offset: u32, value: u32, now: Now) -> Option<Icr> {
+        match self.mode() {
+            // It has checked the value.
+            Mode::X2Apic => self.write_msr(offset >> 4, value.into(), now).ok()?,
+            _ => self.write_page(offset & !15, value, now),
+        }
+    }
+
     /// Processor priority: the higher of the task's and of the interrupt's in service (SDM 3A, 11.8.3.1).
     fn ppr(&self) -> u8 {
         let serving = self.isr.highest().unwrap_or(0) & 0xf0;
@@ -431,6 +496,7 @@ impl Lapic {
     }
 
     fn write(&mut self, reg: Reg, value: u32, now: Ticks) -> Option<Icr> {
+        self.changed = true;
         match reg {
             Reg::Tpr => self.tpr = self.low_byte(value),
             Reg::Eoi => self.end_of_interrupt(),

@@ -116,6 +116,33 @@ impl Reg {
         })
     }
 
+    /// Its number.
+    pub fn number(self) -> u32 {
+        let row = |base: u32, row: usize| base + u32::try_from(row).unwrap_or(0);
+        match self {
+            Self::Id => 0x02,
+            Self::Version => 0x03,
+            Self::Tpr => 0x08,
+            Self::Apr => 0x09,
+            Self::Ppr => 0x0a,
+            Self::Eoi => 0x0b,
+            Self::Ldr => 0x0d,
+            Self::Dfr => 0x0e,
+            Self::Svr => 0x0f,
+            Self::Isr(index) => row(0x10, index),
+            Self::Tmr(index) => row(0x18, index),
+            Self::Irr(index) => row(0x20, index),
+            Self::Esr => 0x28,
+            Self::Icr => 0x30,
+            Self::IcrHigh => 0x31,
+            Self::Lvt(which) => row(0x32, which as usize),
+            Self::InitialCount => 0x38,
+            Self::CurrentCount => 0x39,
+            Self::Divide => 0x3e,
+            Self::SelfIpi => 0x3f,
+        }
+    }
+
     /// Whether an x2APIC has it.
     pub fn in_x2apic(self) -> bool {
         !matches!(self, Self::Apr | Self::Dfr | Self::IcrHigh)
@@ -139,5 +166,19 @@ impl Reg {
             Self::Divide => 0xb,
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_register_is_known_by_its_number() {
+        let all: Vec<Reg> = (0..0x100).filter_map(Reg::from_number).collect();
+        assert_eq!(all.len(), 46);
+        for reg in all {
+            assert_eq!(Reg::from_number(reg.number()), Some(reg));
+        }
     }
 }

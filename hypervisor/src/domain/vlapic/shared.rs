@@ -7,22 +7,13 @@
 //! A sender sets a bit here first and kicks the vCPU after that; the owner consumes its kick first and looks
 //! here after that. So one of the two always sees the other.
 
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bitflags::bitflags;
 
-use super::bits::AtomicVectorSet;
-
-/// How an APIC is addressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Globally disabled (`IA32_APIC_BASE.EN` = 0).
-    Disabled,
-    /// By its page.
-    XApic,
-    /// By MSRs.
-    X2Apic,
-}
+pub use crate::virt::ApicMode as Mode;
+use crate::virt::{AtomicVectorSet, InterruptRequests};
 
 /// What a sender must know of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +81,7 @@ bitflags! {
 #[derive(Debug)]
 pub struct LapicShared {
     id: u32,
-    irr: AtomicVectorSet,
+    interrupts: Arc<InterruptRequests>,
     requests: AtomicU32,
     identity: AtomicU32,
     online: AtomicBool,
@@ -98,10 +89,10 @@ pub struct LapicShared {
 
 impl LapicShared {
     /// An APIC after power-up.
-    pub const fn new(id: u32) -> Self {
+    pub fn new(id: u32) -> Self {
         Self {
             id,
-            irr: AtomicVectorSet::new(),
+            interrupts: Arc::default(),
             requests: AtomicU32::new(0),
             identity: AtomicU32::new(Identity::RESET.pack()),
             online: AtomicBool::new(false),
@@ -115,7 +106,12 @@ impl LapicShared {
 
     /// Interrupts requested and not yet accepted by the vCPU.
     pub fn irr(&self) -> &AtomicVectorSet {
-        &self.irr
+        self.interrupts.vectors()
+    }
+
+    /// The same, with who takes them.
+    pub fn interrupts(&self) -> &Arc<InterruptRequests> {
+        &self.interrupts
     }
 
     /// How to reach it.

@@ -7,6 +7,7 @@
 
 mod asid;
 mod check;
+mod clean;
 mod entry;
 mod event;
 mod exit;

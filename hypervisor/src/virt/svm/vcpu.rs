@@ -19,11 +19,13 @@ use crate::virt::{
 };
 
 use super::asid::AsidTag;
+use super::clean::Kept;
 use super::event::{
     EventQueue, encode, encode_software, interrupted_delivery, interrupted_software, is_valid,
 };
 use super::exit::{CPUID, Decoded, MSR, VMMCALL, decode};
 use super::features::SvmFlags;
+use super::host::HostCpu;
 use super::npt::Npt;
 use super::page::{physical, zeroed};
 use super::vmcb::{
@@ -88,6 +90,7 @@ pub struct SvmVcpu {
     loaded: Option<CpuId>,
     /// Groups of the VMCB unchanged since the last entry.
     clean: u32,
+    kept: Kept,
     shared: Arc<Shared>,
     /// Keeps the tables alive that the VMCB points to.
     _npt: Npt,
@@ -110,6 +113,7 @@ impl SvmVcpu {
             asid: AsidTag::default(),
             loaded: None,
             clean: 0,
+            kept: Kept::default(),
             shared: shared.clone(),
             _npt: npt.clone(),
         };
@@ -238,8 +242,10 @@ impl SvmVcpu {
         let control = &mut self.vmcb.control;
         control.asid = asid;
         control.tlb_control = flush as u8;
-        control.clean = self.clean;
+        // Placing an event may change what is clean.
         self.place_event();
+        self.vmcb.control.clean = self.clean;
+        self.check_entry(host);
 
         entry::close();
         if word.publish(SleepState::Guest).is_err() {
@@ -274,8 +280,18 @@ impl SvmVcpu {
         gate.pass(GateEvent::Left);
         word.leave_guest();
         entry::open();
-        host.asids.lock().entered(&mut self.asid);
+        host.asids.lock().entered(&mut self.asid, flush);
         Ok(answered)
+    }
+
+    /// In debug builds: nothing that was due may have been left out. No emulator would notice.
+    fn check_entry(&self, host: &HostCpu) {
+        if cfg!(debug_assertions) {
+            let control = &self.vmcb.control;
+            let asids = host.asids.lock();
+            asids.check(&self.asid, control.asid, control.tlb_control);
+            self.kept.check(&self.vmcb);
+        }
     }
 
     /// Puts the event that comes first where the processor delivers it from.
@@ -441,13 +457,18 @@ impl Rounds<'_> {
     /// no delivery was interrupted, nobody steps. Each kind is a function of its own, so that none pays for another's registers.
     #[inline(always)]
     pub(super) fn exited(&mut self) -> bool {
-        match self.vcpu.vmcb.control.exit_code {
+        self.vcpu.kept.entered(&self.vcpu.vmcb);
+        let again = match self.vcpu.vmcb.control.exit_code {
             CPUID => self.cpuid(),
             MSR if self.vcpu.vmcb.control.exit_info1 & 1 == 0 => self.read_msr(),
             MSR => self.write_msr(),
             VMMCALL => self.hypercall(),
             _ => false,
+        };
+        if again {
+            self.vcpu.kept.check(&self.vcpu.vmcb);
         }
+        again
     }
 
     #[inline(always)]
@@ -839,6 +860,7 @@ impl VirtCpu for SvmVcpu {
         // The processor keeps the groups by VMCB address and CPU; another vCPU's entries in between may have replaced them, and
         // this CPU may hold an old copy.
         self.clean = 0;
+        self.kept.forget();
     }
 
     fn unload(&mut self) {

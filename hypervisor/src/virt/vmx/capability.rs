@@ -7,6 +7,7 @@ use core::fmt::{self, Write};
 use raw_cpuid::CpuIdReader;
 use x86::msr;
 
+use super::apic::ApicControls;
 use super::controls::{self, Adjusted, PrimaryControls, Refused, SecondaryControls, Wish, adjust};
 use crate::virt::stage2::MaxPage;
 
@@ -147,6 +148,8 @@ pub struct Capabilities {
     pub invvpid: Option<Invvpid>,
     /// RDTSCP, and with it TSC_AUX.
     pub tsc_aux: bool,
+    /// How a guest's APIC is virtualized.
+    pub apic: ApicControls,
     /// Useful controls that are not offered.
     pub dropped: Vec<&'static str>,
 }
@@ -255,14 +258,12 @@ impl Capabilities {
         if secondary & SecondaryControls::PAUSE_LOOP_EXITING.bits() == 0 {
             primary |= fulfil(&controls::WITHOUT_PAUSE_LOOP_EXITING, primary_allows)?;
         }
-        let pin = fulfil(
-            &controls::PIN,
-            capability(
-                msr::IA32_VMX_PINBASED_CTLS,
-                msr::IA32_VMX_TRUE_PINBASED_CTLS,
-                "IA32_VMX_PINBASED_CTLS",
-            )?,
+        let pin_allows = capability(
+            msr::IA32_VMX_PINBASED_CTLS,
+            msr::IA32_VMX_TRUE_PINBASED_CTLS,
+            "IA32_VMX_PINBASED_CTLS",
         )?;
+        let pin = fulfil(&controls::PIN, pin_allows)?;
         let exit = fulfil(
             &controls::EXIT,
             capability(
@@ -336,6 +337,7 @@ impl Capabilities {
             invvpid: invvpid.filter(|_| secondary & vpid != 0),
             tsc_aux: extended & (1 << 27) != 0
                 && secondary & SecondaryControls::ENABLE_RDTSCP.bits() != 0,
+            apic: ApicControls::offered(primary, secondary_allows, pin_allows),
             dropped,
         })
     }
@@ -350,6 +352,7 @@ impl Capabilities {
             && self.timer_shift == first.timer_shift
             && (self.max_page == first.max_page || self.max_page == MaxPage::Size1G)
             && self.accessed_dirty >= first.accessed_dirty
+            && self.apic.covers(&first.apic)
     }
 
     /// Whether the guest's task priority is kept by the processor.
@@ -362,8 +365,8 @@ impl Capabilities {
         self.secondary & SecondaryControls::PAUSE_LOOP_EXITING.bits() != 0
     }
 
-    /// For one log line: what is used, and what is missing.
-    pub fn describe(&self) -> String {
+    /// For one log line: what is used, and what is missing. `posts`: whether interrupts are posted.
+    pub fn describe(&self, posts: bool) -> String {
         let mut line = String::new();
         let page = if self.max_page == MaxPage::Size1G {
             "1 GiB"
@@ -376,6 +379,8 @@ impl Capabilities {
             (self.invvpid.is_some(), "VPID"),
             (self.timer_shift.is_some(), "preemption timer"),
             (self.tpr_shadow(), "TPR shadow"),
+            (self.apic.x2apic != 0, "virtual x2APIC"),
+            (posts, "posted interrupts"),
             (self.counts_pauses(), "PAUSE-loop exiting"),
             (self.accessed_dirty, "accessed and dirty flags"),
         ] {

@@ -80,8 +80,8 @@ fn a_server_has_it_all() {
         "only the true controls let it be off"
     );
     assert_eq!(
-        found.describe(),
-        "EPT (pages up to 1 GiB), unrestricted guest; with VPID, preemption timer, TPR shadow, PAUSE-loop exiting, accessed and dirty flags"
+        found.describe(true),
+        "EPT (pages up to 1 GiB), unrestricted guest; with VPID, preemption timer, TPR shadow, virtual x2APIC, posted interrupts, PAUSE-loop exiting, accessed and dirty flags"
     );
 }
 
@@ -158,7 +158,7 @@ fn what_is_only_useful_is_replaced() {
     assert!(!found.tpr_shadow());
     let cr8 = PrimaryControls::CR8_LOAD_EXITING | PrimaryControls::CR8_STORE_EXITING;
     assert_eq!(found.primary & cr8.bits(), cr8.bits());
-    assert!(found.describe().ends_with("; without use TPR shadow"));
+    assert!(found.describe(false).ends_with("; without use TPR shadow"));
 
     let found = without(msr::IA32_VMX_PROCBASED_CTLS2, 1 << 10).unwrap();
     let pause = PrimaryControls::PAUSE_EXITING.bits();

@@ -37,6 +37,7 @@ pub mod reason {
     pub const MONITOR: u16 = 39;
     pub const PAUSE: u16 = 40;
     pub const TPR_BELOW_THRESHOLD: u16 = 43;
+    pub const VIRTUALIZED_EOI: u16 = 45;
     pub const EPT_VIOLATION: u16 = 48;
     pub const EPT_MISCONFIGURATION: u16 = 49;
     pub const INVEPT: u16 = 50;
@@ -44,6 +45,7 @@ pub mod reason {
     pub const INVVPID: u16 = 53;
     pub const WBINVD: u16 = 54;
     pub const XSETBV: u16 = 55;
+    pub const APIC_WRITE: u16 = 56;
     pub const VMFUNC: u16 = 59;
 }
 
@@ -68,6 +70,8 @@ pub enum Decoded {
     NmiWindow,
     /// The task priority has gone down far enough.
     TaskPriority,
+    /// A register of the virtual-APIC page was written, at this offset; the instruction is done.
+    ApicWrite(u32),
     /// MOV to or from a control register.
     ControlRegister(CrAccess),
     /// The entry failed for this basic reason.
@@ -111,6 +115,11 @@ pub fn decode(vmcs: &Vmcs, string_info: bool, default_size: AddressSize) -> Deco
         }
         reason::NMI_WINDOW => return Decoded::NmiWindow,
         reason::TPR_BELOW_THRESHOLD => return Decoded::TaskPriority,
+        reason::APIC_WRITE => {
+            return Decoded::ApicWrite((vmcs.read(Field::QUALIFICATION) & 0xfff) as u32);
+        }
+        // No vector is set in the EOI-exit bitmap; what there is to do was done.
+        reason::VIRTUALIZED_EOI => Exit::Handled,
         reason::CR_ACCESS => {
             return Decoded::ControlRegister(control_register(vmcs.read(Field::QUALIFICATION)));
         }

@@ -2,18 +2,22 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use spin::Mutex;
+
 use super::capability::Invvpid;
 #[cfg(any(target_os = "none", test))]
 use super::capability::{Fixed, NoVmx};
-use super::ept;
 use super::field::Field;
 use super::vmcs::Vmcs;
+use super::{ept, vpid};
 
 /// A pCPU on which VMX is on. Exists for no other.
 pub struct HostCpu {
     state: HostState,
     /// The generation of extended page tables that this CPU holds nothing older of.
     flushed: AtomicU64,
+    /// Whose translations it may hold; kept in debug builds.
+    held: Mutex<vpid::Held>,
 }
 
 /// What a VM exit loads.
@@ -81,6 +85,7 @@ impl HostCpu {
         Self {
             state,
             flushed: AtomicU64::new(0),
+            held: Mutex::default(),
         }
     }
 
@@ -128,9 +133,23 @@ impl HostCpu {
         }
     }
 
+    /// As [`check_flushed`](Self::check_flushed), for what is kept under a VPID.
+    ///
+    /// # Panics
+    /// If this CPU has not dropped what it may hold under `vpid` of another vCPU, or what is out of date.
+    #[inline]
+    pub fn check_dropped(&self, vpid: u16, owner: vpid::Owner) {
+        if cfg!(debug_assertions) {
+            self.held.lock().enter(vpid, owner);
+        }
+    }
+
     /// Drops what this CPU holds under a VPID.
     pub fn drop_translations(&self, how: Invvpid, vpid: u16) {
         instructions::invvpid(how, vpid);
+        if cfg!(debug_assertions) {
+            self.held.lock().dropped(vpid);
+        }
     }
 }
 
@@ -196,6 +215,7 @@ mod hardware {
     use super::super::capability::{self, Capabilities, FEATURE_CONTROL_ON, Firmware, ReadMsr};
     use super::super::{NativeMsrs, Vmx, entry, probe};
     use super::{HostCpu, HostState, descriptor_base, fit};
+    use crate::apic::{ipi, vector};
     use crate::cpu::regs;
     use crate::cpu::safe::wrmsr;
     use crate::virt::page::{Pages, physical, zeroed};
@@ -241,20 +261,26 @@ mod hardware {
                 vmxon(Box::leak(zeroed::<Pages<4096>>()), here.revision)?;
             }
             slot.call_once(|| HostCpu::new(state()));
-            shared.loses_rip.call_once(|| self.loses_rip(cpu));
+            if shared.loses_rip.get().is_none() {
+                self.probe(cpu);
+            }
             Ok(())
         }
 
-        /// Tries out whether RIP gets lost, on this CPU, on which VMX is on.
-        fn loses_rip(&self, cpu: CpuId) -> bool {
+        /// Looks for faults of the machine, on this CPU, on which VMX is on.
+        fn probe(&self, cpu: CpuId) {
             let Ok(memory) = GuestMemory::allocate(GuestMemory::ALIGN) else {
                 // Without 2 MiB there will be no guest.
-                return false;
+                return;
             };
             let ept = self.new_ept(&memory);
             let mut vcpu = self.new_vcpu(&ept);
             vcpu.load(cpu);
             let found = probe::loses_rip(&mut vcpu, &memory);
+            let ignores_if = probe::ignores_if(&mut vcpu, &memory, || {
+                // Its handler says nothing.
+                ipi::send_self(vector::EVENT_CHECK);
+            });
             vcpu.unload();
             drop(vcpu);
             // SAFETY: the only vCPU that could reach it is gone; it came from `allocate`.
@@ -264,7 +290,18 @@ mod hardware {
                     "VMX: this processor (an emulator) reports a wrong RIP after exceptions (found in run {runs}): they are all intercepted"
                 );
             }
-            found.is_some()
+            if ignores_if {
+                log::warn!(
+                    "VMX: this processor (an emulator) delivers virtual interrupts to guests that have interrupts off: they are kept back until the guest can take them"
+                );
+                if self.0.capabilities.apic.posting_where(true) == 0 {
+                    log::info!(
+                        "VMX: for that reason no interrupts are posted (vmx.posted=on: all the same)"
+                    );
+                }
+            }
+            self.0.loses_rip.call_once(|| found.is_some());
+            self.0.ignores_if.call_once(|| ignores_if);
         }
     }
 

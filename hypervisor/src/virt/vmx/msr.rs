@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 
 use x86::msr;
 
+use super::apic;
 use super::field::{Field, SegmentSlot};
 use super::vmcs::Vmcs;
 use crate::virt::Gp;
@@ -59,13 +60,7 @@ fn position(msr: u32) -> Option<(usize, u32)> {
 pub fn msr_map(tsc_aux: bool) -> Box<MsrMap> {
     let mut map = zeroed::<MsrMap>();
     map.0.fill(0xff);
-    let mut open = |msr: u32, offset: usize| {
-        if let Some((byte, bit)) = position(msr)
-            && let Some(byte) = map.0.get_mut(offset + byte)
-        {
-            *byte &= !(1 << bit);
-        }
-    };
+    let mut open = |msr, offset| open(&mut map, msr, offset);
     for msr in DIRECT {
         if msr != msr::IA32_TSC_AUX || tsc_aux {
             open(msr, 0);
@@ -74,6 +69,27 @@ pub fn msr_map(tsc_aux: bool) -> Box<MsrMap> {
     }
     for msr in READ_ONLY {
         open(msr, 0);
+    }
+    map
+}
+
+fn open(map: &mut MsrMap, msr: u32, offset: usize) {
+    if let Some((byte, bit)) = position(msr)
+        && let Some(byte) = map.0.get_mut(offset + byte)
+    {
+        *byte &= !(1 << bit);
+    }
+}
+
+/// The same, but what the processor does by itself of an x2APIC does not exit.
+pub fn x2apic_msr_map(tsc_aux: bool) -> Box<MsrMap> {
+    const X2APIC: u32 = 0x800;
+    let mut map = msr_map(tsc_aux);
+    for number in apic::READ_DIRECTLY.into_iter().flatten() {
+        open(&mut map, X2APIC + number, 0);
+    }
+    for number in apic::WRITTEN_DIRECTLY {
+        open(&mut map, X2APIC + number, WRITES);
     }
     map
 }
@@ -262,6 +278,35 @@ mod tests {
             assert_eq!(exits(&map, msr), READ | WRITE, "{msr:#x}");
         }
         assert_eq!(exits(&msr_map(false), msr::IA32_TSC_AUX), READ | WRITE);
+    }
+
+    #[test]
+    fn an_x2apic_exits_for_what_the_processor_does_not_do() {
+        let map = x2apic_msr_map(true);
+        for (msr, kind) in [
+            (0x802, WRITE),
+            (0x808, 0),
+            (0x809, READ | WRITE),
+            (0x80a, WRITE),
+            (0x80b, READ),
+            (0x80c, READ | WRITE),
+            (0x80e, READ | WRITE),
+            (0x80f, WRITE),
+            (0x810, WRITE),
+            (0x827, WRITE),
+            (0x828, WRITE),
+            (0x82f, READ | WRITE),
+            (0x830, READ | WRITE),
+            (0x832, WRITE),
+            (0x839, READ | WRITE),
+            (0x83e, WRITE),
+            (0x83f, READ),
+            (0x840, READ | WRITE),
+            (msr::IA32_APIC_BASE, READ | WRITE),
+            (msr::IA32_LSTAR, 0),
+        ] {
+            assert_eq!(exits(&map, msr), kind, "{msr:#x}");
+        }
     }
 
     #[test]

@@ -7,22 +7,23 @@
 //!   CPU when it moves to another.
 //! * Fields that seldom change are written when they change; what is written at every entry is named in [`VmxVcpu::pass_gate`].
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
 
 use lull_core::units::{CpuId, Ticks};
 use lull_core::wake::{SleepState, WakeWord};
 
+use crate::apic::vector;
 use crate::cpu::regs;
 use crate::virt::events::EventQueue;
 use crate::virt::fpu::FpuState;
-use crate::virt::page::{Pages, physical, zeroed};
+use crate::virt::page::physical;
 use crate::virt::{
-    AddressSize, Answer, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState, Injection, Segment,
-    StartState, VirtCpu, fast,
+    AddressSize, Answer, ApicMode, ApicState, Exit, Gate, GateEvent, Gp, Gpr, GuestCpuState,
+    Injection, InterruptRequests, Segment, ShownRegister, StartState, VirtCpu, fast,
 };
 
+use super::apic::VirtualApic;
 use super::controls::{PrimaryControls, SecondaryControls};
 use super::entry::Physical;
 use super::ept::Ept;
@@ -47,8 +48,9 @@ const ALL_EXCEPTIONS: u64 = 0xffff_ffff & !(1 << 2 | 1 << 3 | 1 << 4);
 /// Ticks between two PAUSEs that count as one loop, and the ticks that such a loop may last.
 const PLE_GAP: u64 = 128;
 const PLE_WINDOW: u64 = 4096;
-/// Offset of the task priority in the virtual-APIC page.
-const TPR: usize = 0x80;
+/// A vector that no priority lets through. It is always requested where interrupts are posted on a machine that ignores IF: Bochs takes a notification for which
+/// there is nothing to take, as there may be, for vector 255.
+const NEVER_DELIVERED: u8 = 1;
 /// A window whatever the task priority.
 const ANY_PRIORITY: u8 = 16;
 
@@ -77,12 +79,18 @@ pub struct VmxVcpu {
     threshold: u8,
     /// Task priority, where the processor does not keep it.
     cr8: u8,
-    apic_page: Box<Pages<4096>>,
+    apic: VirtualApic,
+    /// Where the processor takes posted interrupts from.
+    requests: Option<Arc<InterruptRequests>>,
     deadline: Option<Ticks>,
     tsc_offset: u64,
     /// The basic reason of the last exit.
     last_exit: u16,
     vpid: u16,
+    /// Whose translations are kept under it.
+    owner: vpid::Owner,
+    /// Where it was last entered, as `owner` knows it.
+    entered_on: Option<CpuId>,
     loaded: Option<CpuId>,
     /// The CPU on which it was entered last, or would have been.
     last_cpu: Option<CpuId>,
@@ -124,11 +132,14 @@ impl VmxVcpu {
             primary: capabilities.primary,
             threshold: 0,
             cr8: 0,
-            apic_page: zeroed(),
+            apic: VirtualApic::new(),
+            requests: None,
             deadline: None,
             tsc_offset: 0,
             last_exit: 0,
             vpid,
+            owner: vpid::Owner::new(),
+            entered_on: None,
             loaded: None,
             last_cpu: None,
             launched: false,
@@ -143,16 +154,10 @@ impl VmxVcpu {
     /// Every field that does not change with the guest's state or the CPU.
     fn set_controls(&mut self) {
         let capabilities = &self.shared.capabilities;
-        let secondary = SecondaryControls::ENABLE_VPID.bits();
-        let secondary = if self.vpid == vpid::NONE {
-            capabilities.secondary & !secondary
-        } else {
-            capabilities.secondary
-        };
         let mut fields = alloc::vec![
-            (Field::PIN, u64::from(capabilities.pin)),
+            (Field::PIN, self.pin()),
             (Field::PRIMARY, u64::from(self.primary)),
-            (Field::SECONDARY, u64::from(secondary)),
+            (Field::SECONDARY, self.secondary()),
             (Field::EXIT, u64::from(capabilities.exit)),
             (Field::ENTRY, u64::from(capabilities.entry)),
             (Field::EXCEPTIONS, self.exceptions()),
@@ -163,7 +168,7 @@ impl VmxVcpu {
             (Field::EXIT_MSR_LOADS, 0),
             (Field::ENTRY_MSR_LOADS, 0),
             (Field::INJECTION, 0),
-            (Field::MSR_BITMAP, physical(&*self.shared.msr_map)),
+            (Field::MSR_BITMAP, self.msr_map()),
             (Field::EPTP, self.ept.pointer()),
             (Field::TSC_OFFSET, self.tsc_offset),
             (Field::LINK_POINTER, u64::MAX),
@@ -174,8 +179,15 @@ impl VmxVcpu {
             fields.push((Field::VPID, u64::from(self.vpid)));
         }
         if capabilities.tpr_shadow() {
-            fields.push((Field::VIRTUAL_APIC, physical(&*self.apic_page)));
+            fields.push((Field::VIRTUAL_APIC, self.apic.address()));
             fields.push((Field::TPR_THRESHOLD, u64::from(self.threshold)));
+        }
+        if capabilities.apic.any() {
+            fields.extend(self.apic.fields());
+        }
+        if let Some(requests) = self.posts_from() {
+            fields.push((Field::POSTED_VECTOR, u64::from(vector::POSTED)));
+            fields.push((Field::POSTED_DESCRIPTOR, physical(&**requests)));
         }
         if capabilities.counts_pauses() {
             fields.extend([(Field::PLE_GAP, PLE_GAP), (Field::PLE_WINDOW, PLE_WINDOW)]);
@@ -183,6 +195,41 @@ impl VmxVcpu {
         for (field, value) in fields {
             self.vmcs.write(field, value);
         }
+    }
+
+    /// Where posted interrupts are taken from, if they are.
+    fn posts_from(&self) -> Option<&Arc<InterruptRequests>> {
+        self.requests
+            .as_ref()
+            .filter(|_| self.shared.posting() != 0)
+    }
+
+    /// Pin-based controls, for the mode that its APIC is in.
+    fn pin(&self) -> u64 {
+        let posting = match self.posts_from() {
+            Some(_) if self.apic.controls() != 0 => self.shared.posting(),
+            _ => 0,
+        };
+        u64::from(self.shared.capabilities.pin | posting)
+    }
+
+    /// Secondary controls, for the mode that its APIC is in.
+    fn secondary(&self) -> u64 {
+        let mut secondary = self.shared.capabilities.secondary;
+        if self.vpid == vpid::NONE {
+            secondary &= !SecondaryControls::ENABLE_VPID.bits();
+        }
+        u64::from(secondary | self.apic.controls())
+    }
+
+    /// Address of the MSR bitmap, for the mode that its APIC is in.
+    fn msr_map(&self) -> u64 {
+        const X2APIC: u32 = SecondaryControls::VIRTUALIZE_X2APIC.bits();
+        physical(if self.apic.controls() & X2APIC != 0 {
+            &*self.shared.x2apic_msr_map
+        } else {
+            &*self.shared.msr_map
+        })
     }
 
     /// Which exceptions of the guest exit.
@@ -201,6 +248,7 @@ impl VmxVcpu {
         self.vmcs.write(Field::ENTRY, u64::from(capabilities.entry));
         self.vmcs.write(Field::INJECTION, 0);
         self.placed = false;
+        self.owner.outdate();
         self.drop_translations();
     }
 
@@ -392,6 +440,11 @@ impl VmxVcpu {
             return Err(Exit::Event);
         }
         host.check_flushed(self.ept.generation());
+        if self.entered_on.replace(cpu) != Some(cpu) {
+            // What this CPU holds is of an earlier stay.
+            self.owner.outdate();
+        }
+        host.check_dropped(self.vpid, self.owner);
         gate.pass(GateEvent::Entering);
         let answers = gate.answers();
         let answered = loop {
@@ -543,6 +596,10 @@ impl VmxVcpu {
                 self.window = Some(ANY_PRIORITY);
                 Exit::Handled
             }
+            Decoded::ApicWrite(offset) => Exit::ApicWrite {
+                offset,
+                value: self.apic.at(offset),
+            },
             Decoded::ControlRegister(access) => self.control_register(access),
             Decoded::EntryFailed(_) => Exit::Handled,
         }
@@ -808,7 +865,7 @@ impl VirtCpu for VmxVcpu {
 
     fn cr8(&self) -> u8 {
         if self.shared.capabilities.tpr_shadow() {
-            self.apic_page.0.get(TPR).map_or(0, |tpr| tpr >> 4)
+            self.apic.tpr() >> 4
         } else {
             self.cr8
         }
@@ -816,9 +873,48 @@ impl VirtCpu for VmxVcpu {
 
     fn set_cr8(&mut self, class: u8) {
         self.cr8 = class & 0xf;
-        if let Some(tpr) = self.apic_page.0.get_mut(TPR) {
-            *tpr = class << 4;
+        self.apic.set_tpr(self.cr8 << 4);
+    }
+
+    fn take_requests_from(&mut self, requests: &Arc<InterruptRequests>) {
+        self.requests = Some(requests.clone());
+    }
+
+    fn virtualizes_apic(&self) -> bool {
+        self.shared.capabilities.apic.any()
+    }
+
+    fn show_apic(&mut self, mode: ApicMode, registers: &[ShownRegister]) -> bool {
+        let controls = self.shared.capabilities.apic.of(mode);
+        let same = controls == self.apic.controls();
+        self.apic.show(controls, registers);
+        if !same {
+            self.vmcs.write(Field::PIN, self.pin());
+            self.vmcs.write(Field::SECONDARY, self.secondary());
+            self.vmcs.write(Field::MSR_BITMAP, self.msr_map());
         }
+        if let Some(requests) = self.posts_from() {
+            requests.set_posting(controls != 0);
+        }
+        controls != 0
+    }
+
+    fn lend_apic(&mut self, state: &ApicState) {
+        let mut lent = *state;
+        let faulty = self.shared.ignores_if.get() == Some(&true);
+        if faulty && self.shared.posting() != 0 {
+            lent.requested.insert(NEVER_DELIVERED);
+        }
+        self.apic.lend(&self.vmcs, &lent);
+        if faulty && state.deliverable().is_some() && !self.interruptible() {
+            self.window = Some(ANY_PRIORITY);
+        }
+    }
+
+    fn take_apic_back(&mut self) -> ApicState {
+        let mut state = self.apic.take_back(&self.vmcs);
+        state.requested.remove(NEVER_DELIVERED);
+        state
     }
 
     fn get_msr(&self, msr: u32) -> Option<u64> {

@@ -1,8 +1,8 @@
 use lull_core::wake::Events;
 
-use super::super::Vmx;
 use super::super::capability::tests::{Fake, cpuid, skylake};
 use super::super::mock::{INVEPTS, INVVPIDS};
+use super::super::{ApicWanted, Vmx};
 use super::*;
 use crate::virt::GuestMemory;
 
@@ -14,7 +14,8 @@ const PVH: StartState = StartState::Pvh {
 };
 
 fn machine(fake: &Fake) -> (Vmx, Ept) {
-    let vmx = Vmx::detect(&cpuid, &|msr| fake.get(&msr).copied()).unwrap();
+    let msrs = |msr| fake.get(&msr).copied();
+    let vmx = Vmx::detect(&cpuid, &msrs, ApicWanted::default()).unwrap();
     vmx.enable_on_this_cpu(CPU0).unwrap();
     vmx.enable_on_this_cpu(CPU1).unwrap();
     let ept = vmx.new_ept(&GuestMemory::leaked(GuestMemory::ALIGN));
@@ -491,4 +492,206 @@ fn the_timer_runs_out_at_the_deadline_and_never_before_it() {
         .get_mut(&x86::msr::IA32_VMX_TRUE_PINBASED_CTLS)
         .unwrap() &= !(1 << (32 + 6));
     assert!(!loaded_on(&fake).leave_by(None));
+}
+
+/// It ran on two CPUs, and comes back to the first.
+fn comes_back(break_it: impl FnOnce(&mut VmxVcpu)) {
+    let mut vcpu = loaded();
+    for cpu in [CPU1, CPU0] {
+        let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+        vcpu.detach();
+        if cpu == CPU1 {
+            vcpu.attach(cpu);
+        }
+    }
+    break_it(&mut vcpu);
+    vcpu.attach(CPU0);
+    let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+}
+
+#[test]
+fn a_vcpu_that_comes_back_has_nothing_of_its_earlier_stay() {
+    comes_back(|_| ());
+}
+
+#[test]
+#[should_panic(expected = "INVVPID is missing")]
+fn a_return_without_invvpid_is_caught() {
+    comes_back(|vcpu| vcpu.last_cpu = Some(CPU0));
+}
+
+#[test]
+#[should_panic(expected = "INVVPID is missing")]
+fn a_reset_without_invvpid_is_caught() {
+    let mut vcpu = loaded();
+    let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+    // As a reset does, but for the flush.
+    vcpu.owner.outdate();
+    let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+}
+
+fn secondary(vcpu: &VmxVcpu) -> u64 {
+    vcpu.vmcs.read(Field::SECONDARY) & 0x311
+}
+
+/// Something to deliver, and nothing in the way.
+fn one_request() -> ApicState {
+    let mut state = ApicState::default();
+    state.requested.insert(0x50);
+    state
+}
+
+#[test]
+fn an_x2apic_is_virtualized_and_an_xapic_is_not() {
+    let mut vcpu = loaded();
+    let plain = vcpu.vmcs.read(Field::MSR_BITMAP);
+    assert!(vcpu.virtualizes_apic());
+    assert!(!vcpu.show_apic(ApicMode::XApic, &[(2, 3 << 24)]));
+    assert_eq!((secondary(&vcpu), vcpu.apic.at(0x20)), (0, 0));
+    assert!(vcpu.show_apic(ApicMode::X2Apic, &[(2, 3)]));
+    assert_eq!((secondary(&vcpu), vcpu.apic.at(0x20)), (0x310, 3));
+    assert_ne!(vcpu.vmcs.read(Field::MSR_BITMAP), plain);
+    // The guest has turned it off.
+    assert!(!vcpu.show_apic(ApicMode::Disabled, &[]));
+    assert_eq!(
+        (secondary(&vcpu), vcpu.vmcs.read(Field::MSR_BITMAP)),
+        (0, plain)
+    );
+}
+
+#[test]
+fn what_is_virtualized_moves_with_the_vcpu() {
+    let mut vcpu = loaded();
+    vcpu.show_apic(ApicMode::X2Apic, &[(2, 3)]);
+    let map = vcpu.vmcs.read(Field::MSR_BITMAP);
+    let mut state = one_request();
+    state.in_service.insert(0x31);
+    vcpu.lend_apic(&state);
+    assert_eq!(vcpu.take_apic_back(), state);
+    vcpu.detach();
+    vcpu.attach(CPU1);
+    assert_eq!(
+        (secondary(&vcpu), vcpu.vmcs.read(Field::MSR_BITMAP)),
+        (0x310, map)
+    );
+    assert_eq!(vcpu.apic.at(0x20), 3);
+    // Ended meanwhile, by whoever models it.
+    vcpu.lend_apic(&one_request());
+    assert_eq!(vcpu.vmcs.read(Field::INTERRUPT_STATUS), 0x50);
+    assert_eq!(vcpu.take_apic_back(), one_request());
+}
+
+#[test]
+fn switched_off_no_apic_is_virtualized() {
+    let fake = skylake();
+    let msrs = |msr| fake.get(&msr).copied();
+    let wanted = ApicWanted {
+        virtualized: false,
+        ..ApicWanted::default()
+    };
+    let vmx = Vmx::detect(&cpuid, &msrs, wanted).unwrap();
+    vmx.enable_on_this_cpu(CPU0).unwrap();
+    let ept = vmx.new_ept(&GuestMemory::leaked(GuestMemory::ALIGN));
+    let mut vcpu = vmx.new_vcpu(&ept);
+    vcpu.attach(CPU0);
+    assert!(!vcpu.virtualizes_apic() && !vcpu.show_apic(ApicMode::X2Apic, &[]));
+    assert_eq!(secondary(&vcpu), 0);
+    assert!(!vmx.describe().contains("virtual x2APIC"));
+}
+
+#[test]
+fn interrupts_are_posted_to_an_apic_that_is_virtualized() {
+    const POSTED: u64 = 1 << 7;
+    for faulty in [false, true] {
+        let (vmx, ept) = machine(&skylake());
+        vmx.0.ignores_if.call_once(|| faulty);
+        assert_eq!(vmx.describe().contains("posted interrupts"), !faulty);
+        let mut vcpu = vmx.new_vcpu(&ept);
+        let requests = Arc::new(InterruptRequests::new());
+        vcpu.take_requests_from(&requests);
+        vcpu.attach(CPU0);
+        let pin = |vcpu: &VmxVcpu| vcpu.vmcs.read(Field::PIN) & POSTED;
+        for (mode, posted) in [
+            (ApicMode::XApic, false),
+            (ApicMode::X2Apic, !faulty),
+            (ApicMode::Disabled, false),
+        ] {
+            vcpu.show_apic(mode, &[]);
+            assert_eq!(pin(&vcpu) != 0, posted, "{mode:?}");
+            assert_eq!(requests.is_posting(), posted, "{mode:?}");
+        }
+        if !faulty {
+            let read = |field| vcpu.vmcs.read(field);
+            assert_eq!(read(Field::POSTED_VECTOR), u64::from(vector::POSTED));
+            assert_eq!(read(Field::POSTED_DESCRIPTOR), physical(&*requests));
+            assert_eq!(read(Field::POSTED_DESCRIPTOR) % 64, 0);
+        }
+    }
+}
+
+#[test]
+fn where_nothing_posted_is_taken_for_something_there_is_always_something() {
+    let fake = skylake();
+    let msrs = |msr| fake.get(&msr).copied();
+    let wanted = ApicWanted {
+        virtualized: true,
+        posting: lull_core::options::Posting::On,
+    };
+    let vmx = Vmx::detect(&cpuid, &msrs, wanted).unwrap();
+    vmx.enable_on_this_cpu(CPU0).unwrap();
+    vmx.0.ignores_if.call_once(|| true);
+    let mut vcpu = vmx.new_vcpu(&vmx.new_ept(&GuestMemory::leaked(GuestMemory::ALIGN)));
+    vcpu.attach(CPU0);
+    vcpu.show_apic(ApicMode::X2Apic, &[]);
+    vcpu.lend_apic(&ApicState::default());
+    assert_eq!(vcpu.vmcs.read(Field::INTERRUPT_STATUS), 1);
+    assert_eq!(vcpu.take_apic_back(), ApicState::default());
+}
+
+#[test]
+fn a_write_that_the_processor_leaves_to_us_is_passed_on() {
+    let mut vcpu = loaded();
+    vcpu.show_apic(ApicMode::X2Apic, &[(0x3f, 5)]);
+    let write = [(Field::EXIT_REASON, 56), (Field::QUALIFICATION, 0x3f0)];
+    let wanted = Exit::ApicWrite {
+        offset: 0x3f0,
+        value: 5,
+    };
+    assert_eq!(exit(&mut vcpu, &write), wanted);
+    assert_eq!(exit(&mut vcpu, &[(Field::EXIT_REASON, 45)]), Exit::Handled);
+}
+
+#[test]
+fn where_if_is_ignored_interrupts_are_kept_back() {
+    const IF: u64 = 1 << 9 | 2;
+    for (faulty, flags, window) in [(false, 2, false), (true, 2, true), (true, IF, false)] {
+        let (vmx, ept) = machine(&skylake());
+        vmx.0.ignores_if.call_once(|| faulty);
+        let mut vcpu = vmx.new_vcpu(&ept);
+        vcpu.reset(PVH);
+        vcpu.attach(CPU0);
+        vcpu.show_apic(ApicMode::X2Apic, &[]);
+        vcpu.set_rflags(flags);
+        vcpu.want_window(false);
+        vcpu.lend_apic(&one_request());
+        let _ = exit(&mut vcpu, &[(Field::EXIT_REASON, 52)]);
+        let open = primary(&vcpu).contains(PrimaryControls::INTERRUPT_WINDOW_EXITING);
+        assert_eq!(open, window, "{faulty} {flags:#x}");
+        assert_eq!(vcpu.take_apic_back(), one_request());
+    }
+}
+
+#[test]
+fn a_processor_that_waits_for_if_is_not_suspected() {
+    let memory = GuestMemory::leaked(GuestMemory::ALIGN);
+    let mut sent = 0;
+    let mut vcpu = loaded();
+    vcpu.vmcs.write(Field::EXIT_REASON, 1);
+    let mut interrupt = || sent += 1;
+    assert!(!super::super::probe::ignores_if(
+        &mut vcpu,
+        &memory,
+        &mut interrupt
+    ));
+    assert_eq!(sent, 1, "it was tried");
 }

@@ -15,12 +15,23 @@ const SKYLAKE: &str = "corei7_skylake_x";
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = GUESTS
         .iter()
-        .map(|&name| Case::bochs(format!("bochs/guests-{name}"), move |lab| alone(lab, name)))
+        .map(|&name| {
+            Case::bochs(format!("bochs/guests-{name}"), move |lab| {
+                alone(lab, name, "")
+            })
+        })
         .collect();
+    cases.extend(GUESTS.iter().map(|&name| {
+        Case::bochs(format!("bochs/guests-software-apic-{name}"), move |lab| {
+            alone(lab, name, "vmx.apicv=off")
+        })
+    }));
     cases.extend([
         Case::bochs("bochs/guests-one-cpu", one_cpu),
         Case::bochs("bochs/guests-on-few-cpus", on_few_cpus),
         Case::bochs("bochs/guests-spin", spin),
+        Case::bochs("bochs/guests-virtual-apic", virtual_apic),
+        Case::bochs("bochs/guests-posted-interrupts", posted_interrupts),
         Case::bochs("bochs/guests-seen-together", seen_together),
         Case::bochs("bochs/guests-older-vmx", older_vmx),
         Case::bochs("bochs/no-ept", |lab| {
@@ -52,8 +63,9 @@ fn by_vmx(ran: &Ran) -> Result<()> {
     Ok(())
 }
 
-fn alone(lab: &Lab<'_>, name: &'static str) -> Result<()> {
-    let mut rig = lab.bochs("run", SKYLAKE).guest(shortly(name))?;
+/// A guest of this kernel; `words` are for Lull's command line.
+fn alone(lab: &Lab<'_>, name: &'static str, words: &str) -> Result<()> {
+    let mut rig = lab.bochs("run", SKYLAKE).guest(shortly(name))?.word(words);
     if lab.context.built.guest(name)?.end == GoodEnd::Never {
         rig = rig.word("for=1");
     }
@@ -86,6 +98,91 @@ fn on_few_cpus(lab: &Lab<'_>) -> Result<()> {
         .passed("smp")?
         .passed("ipi-pair")?
         .passed("idle-timer")?;
+    Ok(())
+}
+
+/// Where the processor virtualizes the local APIC, a guest's writes of EOI and TPR leave it no more; switched off, each of them does.
+fn virtual_apic(lab: &Lab<'_>) -> Result<()> {
+    for model in [SKYLAKE, "sapphire_rapids"] {
+        for (label, word) in [("on", "vmx.apicv=on"), ("off", "vmx.apicv=off")] {
+            let ran = lab
+                .bochs(&format!("{model}-{label}"), model)
+                .guest("smp")?
+                .guest(shortly("ipi-pair"))?
+                .word(word)
+                .run()?;
+            ran.ok()?.passed("smp")?.passed("ipi-pair")?;
+            by_vmx(&ran)?;
+            let exits = |guest: &str, kind: &str| ran.exits(guest, kind);
+            let (eoi, tpr) = (exits("ipi-pair", "eoi")?, exits("smp", "tpr")?);
+            let why = ran.channel().boot().and_then(|boot| boot.virt_why.clone());
+            let named = why.is_some_and(|why| why.contains("virtual x2APIC"));
+            ensure!(
+                named == (label == "on"),
+                "{model}, {word}: the boot record says otherwise"
+            );
+            if label == "on" {
+                let eoi = eoi + exits("smp", "eoi")?;
+                ensure!(
+                    (eoi, tpr) == (0, 0),
+                    "{model}: {eoi} exits for EOI, {tpr} for TPR"
+                );
+            } else {
+                ensure!(
+                    // Two interrupts a round.
+                    eoi >= 2 * 300 && tpr > 0,
+                    "{model}, {word}: {eoi} exits for EOI, {tpr} for TPR"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Interrupts that a vCPU sends to one that runs do not end its guest, where they can be posted. None is lost: the guests count.
+fn posted_interrupts(lab: &Lab<'_>) -> Result<()> {
+    /// So many are sent to a vCPU that is busy; some come while the hypervisor has it.
+    const SENT: u64 = 20;
+    let run = |label: &str, word: &str| {
+        let ran = lab
+            .bochs(label, SKYLAKE)
+            .guest(shortly("exits"))?
+            .word(word)
+            .run()?;
+        ran.ok()?.passed("exits")?;
+        by_vmx(&ran)?;
+        let why = ran.channel().boot().and_then(|boot| boot.virt_why.clone());
+        let named = why.is_some_and(|why| why.contains("posted interrupts"));
+        let posted = ran.end_of("exits")?.posted;
+        Ok::<_, anyhow::Error>((named, posted, ran.exits("exits", "event")?))
+    };
+    // Bochs delivers virtual interrupts with interrupts off, so that it has to be asked for.
+    let mut left = 0;
+    for (label, word) in [("auto", "vmx.posted=auto"), ("off", "vmx.posted=off")] {
+        let (named, posted, events) = run(label, word)?;
+        ensure!(
+            !named && posted == 0,
+            "{word}: posted {posted}, named {named}"
+        );
+        left = events;
+    }
+    let (named, posted, events) = run("on", "vmx.posted=on")?;
+    ensure!(
+        named && posted >= SENT / 2 && events + posted / 2 <= left,
+        "posted {posted}, {events} exits for events, {left} without"
+    );
+    // More vCPUs than CPUs: many a notification finds another guest there.
+    let ran = lab
+        .bochs("crowd", SKYLAKE)
+        .guest(shortly("exits"))?
+        .guest(shortly("storm"))?
+        .word("vmx.posted=on")
+        .run()?;
+    ran.ok()?.passed("exits")?.passed("storm")?;
+    ensure!(
+        ran.end_of("storm")?.posted > 0,
+        "none was posted in a crowd"
+    );
     Ok(())
 }
 

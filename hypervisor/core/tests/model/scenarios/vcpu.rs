@@ -1,13 +1,13 @@
 //! A vCPU that blocks, runs its guest or moves to another CPU, against whoever kicks it.
 
 use crate::model::check::{Check, property};
-use crate::model::machine::{Cpu, How};
+use crate::model::machine::{Cpu, How, NOTIFICATION};
 use crate::model::rt;
 use crate::model::wrong::{MachineMutant, is_wrong};
 use lull_core::sched::unit::{Kick, RunState};
 use lull_core::sync::watched::{AtomicBool, AtomicU64, Ordering};
 use lull_core::units::CpuId;
-use lull_core::wake::Events;
+use lull_core::wake::{Events, SleepState};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -19,6 +19,9 @@ struct World {
     /// The runqueue: whether the vCPU waits in it. A scheduler's lock orders what comes before it.
     queued: AtomicBool,
     seen: Seen,
+    /// The processor takes interrupts by itself, and whether it was notified of them.
+    posting: bool,
+    notified: AtomicBool,
 }
 
 /// Interrupts that the vCPU has looked at; how often it was woken.
@@ -31,6 +34,10 @@ unsafe impl Sync for Seen {}
 
 impl World {
     fn new() -> Arc<Self> {
+        Self::of(false)
+    }
+
+    fn of(posting: bool) -> Arc<Self> {
         let state = RunState::new();
         state.set_queued();
         state.set_running(CpuId::new(0));
@@ -40,12 +47,28 @@ impl World {
             pending: AtomicU64::new(0),
             queued: AtomicBool::new(false),
             seen: Seen::default(),
+            posting,
+            notified: AtomicBool::new(false),
         })
     }
 
     /// Somebody has an interrupt for the vCPU.
     fn raise(&self, bit: u64) {
         self.pending.fetch_or(bit, Ordering::Relaxed);
+        if self.posting {
+            if self.notified.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            if let Some(cpu) = self
+                .state
+                .in_guest(|cpu| Some(&self.cpus[cpu.index()].word))
+            {
+                if !is_wrong(MachineMutant::NotificationForgotten) {
+                    self.cpus[cpu.index()].interrupt(NOTIFICATION);
+                }
+                return;
+            }
+        }
         match self.state.kick() {
             Kick::Running(_) if is_wrong(MachineMutant::NotifyForgotten) => {}
             Kick::Running(cpu) => self.cpus[cpu.index()].wake(Events::NOTIFY),
@@ -68,6 +91,25 @@ impl World {
             seen
         } else {
             self.state.consume_kick();
+            if self.posting {
+                return self.take_posted();
+            }
+            pending()
+        };
+        self.seen.0.set(self.seen.0.get() | seen);
+    }
+
+    /// The vCPU, or the processor that runs its guest, takes what was posted.
+    fn take_posted(&self) {
+        let pending = || self.pending.load(Ordering::Relaxed);
+        let seen = if is_wrong(MachineMutant::NotificationTakenLate) {
+            let seen = pending();
+            self.notified.swap(false, Ordering::AcqRel);
+            seen
+        } else {
+            if self.notified.load(Ordering::Relaxed) {
+                self.notified.swap(false, Ordering::AcqRel);
+            }
             pending()
         };
         self.seen.0.set(self.seen.0.get() | seen);
@@ -77,7 +119,12 @@ impl World {
     fn run_guest(&self, cpu: usize) {
         loop {
             self.look();
-            if self.cpus[cpu].idle_once(How::Guest).is_none() {
+            let events = if self.posting {
+                self.cpus[cpu].enter_posted(|| self.take_posted())
+            } else {
+                self.cpus[cpu].idle_once(How::Guest)
+            };
+            if events.is_none() {
                 return;
             }
         }
@@ -139,8 +186,7 @@ fn kickers(world: &Arc<World>, bits: &'static [u64]) -> Vec<rt::JoinHandle> {
 }
 
 /// It halts, and is woken on the other CPU.
-fn block(bits: &'static [u64]) {
-    let world = World::new();
+fn block(world: Arc<World>, then: How, bits: &'static [u64]) {
     let threads = kickers(&world, bits);
     loop {
         world.look();
@@ -148,7 +194,7 @@ fn block(bits: &'static [u64]) {
             break;
         }
     }
-    world.cpus[0].idle_once(How::Halt);
+    world.cpus[0].idle_once(then);
     for thread in threads {
         thread.join();
     }
@@ -157,8 +203,7 @@ fn block(bits: &'static [u64]) {
 }
 
 /// It runs its guest.
-fn guest(bits: &'static [u64]) {
-    let world = World::new();
+fn guest(world: Arc<World>, bits: &'static [u64]) {
     let threads = kickers(&world, bits);
     world.run_guest(0);
     for thread in threads {
@@ -185,6 +230,29 @@ fn answered(bits: &'static [u64]) {
     world.judge(bits.iter().sum());
 }
 
+/// It leaves its guest once, for nothing, and halts.
+fn leave(bits: &'static [u64]) {
+    let world = World::of(true);
+    let threads = kickers(&world, bits);
+    let cpu = &world.cpus[0];
+    world.look();
+    if cpu.word.publish(SleepState::Guest).is_ok() {
+        cpu.word.leave_guest();
+    }
+    cpu.word.take();
+    loop {
+        world.look();
+        if world.state.try_block(CpuId::new(0)).is_ok() {
+            break;
+        }
+    }
+    for thread in threads {
+        thread.join();
+    }
+    world.idle(1);
+    world.judge(bits.iter().sum());
+}
+
 /// It is preempted after it has looked, and another CPU takes it.
 fn migrate(bits: &'static [u64]) {
     let world = World::new();
@@ -207,9 +275,13 @@ fn migrate(bits: &'static [u64]) {
 
 pub fn all() -> Vec<Check> {
     vec![
-        Check::new("vcpu/block").variant(|| block(&[1, 2])),
-        Check::new("vcpu/guest").variant(|| guest(&[1, 2])),
+        Check::new("vcpu/block").variant(|| block(World::new(), How::Halt, &[1, 2])),
+        Check::new("vcpu/guest").variant(|| guest(World::new(), &[1, 2])),
         Check::new("vcpu/answered").variant(|| answered(&[1, 2])),
         Check::new("vcpu/migrate").variant(|| migrate(&[1])),
+        Check::new("vcpu/posted").variant(|| guest(World::of(true), &[1, 2])),
+        Check::new("vcpu/posted-and-left").variant(|| leave(&[1])),
+        // Another guest runs where it has left.
+        Check::new("vcpu/posted-elsewhere").variant(|| block(World::of(true), How::Guest, &[1])),
     ]
 }

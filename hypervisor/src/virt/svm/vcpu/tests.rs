@@ -323,6 +323,43 @@ fn the_gate_is_closed_by_an_event_and_open_without() {
     assert_eq!(vcpu.vmcb().control.asid, 1);
 }
 
+/// Enters on a CPU whose processor keeps groups by their clean bits, twice, with a change between the two.
+fn enter_twice(change: impl FnOnce(&mut SvmVcpu)) {
+    let mut vcpu = vcpu();
+    Arc::get_mut(&mut vcpu.shared).unwrap().features.flags |= SvmFlags::CLEAN_BITS;
+    let (cpu, word) = (CpuId::new(3), WakeWord::new());
+    Svm(vcpu.shared.clone()).enable_on_this_cpu(cpu).unwrap();
+    vcpu.loaded = Some(cpu);
+    let _ = vcpu.enter(&word, &mut |_: GateEvent| ());
+    change(&mut vcpu);
+    let _ = vcpu.enter(&word, &mut |_: GateEvent| ());
+    assert_ne!(vcpu.clean, 0);
+}
+
+#[test]
+fn what_is_changed_as_it_should_be_is_not_clean() {
+    enter_twice(|vcpu| {
+        vcpu.set_tsc_offset(5);
+        vcpu.want_window(true);
+        let _ = vcpu.set_msr(x86::msr::IA32_PAT, 0x0007_0406_0007_0406);
+    });
+}
+
+#[test]
+fn what_placing_an_event_changes_is_not_clean() {
+    enter_twice(|vcpu| {
+        let shared = Arc::get_mut(&mut vcpu.shared).unwrap();
+        shared.features.doubles_injections = true;
+        vcpu.inject(Injection::Interrupt(0x55));
+    });
+}
+
+#[test]
+#[should_panic(expected = "VMCB field tsc_offset was 0x0 at the last entry, is 0x5")]
+fn a_change_under_a_clean_bit_is_caught() {
+    enter_twice(|vcpu| vcpu.vmcb.control.tsc_offset = 5);
+}
+
 #[test]
 fn leaving_the_guest_loses_no_event() {
     use lull_core::wake::Events;

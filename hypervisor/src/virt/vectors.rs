@@ -47,14 +47,26 @@ impl VectorSet {
         highest(self.0.iter().copied())
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; 4]
+    }
+
+    /// From words of 32 vectors each, as the APIC's registers show them.
+    pub fn from_words(words: [u32; 8]) -> Self {
+        let [a, b, c, d, e, f, g, h] = words.map(u64::from);
+        Self([a | b << 32, c | d << 32, e | f << 32, g | h << 32])
+    }
+
     /// Vectors `32 * index ..= 32 * index + 31`, as the APIC's registers show them.
     pub fn word(&self, index: usize) -> u32 {
         half(self.0.get(index / 2).copied().unwrap_or(0), index)
     }
 }
 
-/// A set of vectors that anyone may add to (IRR).
+/// A set of vectors that anyone may add to (IRR). Laid out as a processor reads it: vector `n` is bit `n` of 256.
 #[derive(Debug, Default)]
+#[repr(transparent)]
 pub struct AtomicVectorSet([AtomicU64; 4]);
 
 impl AtomicVectorSet {
@@ -77,6 +89,26 @@ impl AtomicVectorSet {
         self.0
             .get(word)
             .is_some_and(|w| w.fetch_and(!bit, Ordering::SeqCst) & bit != 0)
+    }
+
+    /// Takes all out. Plain looks only if it is empty.
+    pub fn take_all(&self) -> VectorSet {
+        VectorSet(self.0.each_ref().map(|word| {
+            if word.load(Ordering::SeqCst) == 0 {
+                0
+            } else {
+                word.swap(0, Ordering::SeqCst)
+            }
+        }))
+    }
+
+    /// Adds all of a set.
+    pub fn insert_all(&self, set: &VectorSet) {
+        for (word, bits) in self.0.iter().zip(set.0) {
+            if bits != 0 {
+                word.fetch_or(bits, Ordering::SeqCst);
+            }
+        }
     }
 
     /// The highest vector.
@@ -135,6 +167,25 @@ mod tests {
                 (Some(vector - 1), Some(vector - 1))
             );
         }
+    }
+
+    #[test]
+    fn a_set_moves_as_a_whole_and_back() {
+        let atomic = AtomicVectorSet::new();
+        assert!(atomic.take_all().is_empty());
+        for vector in [0x20, 0x3f, 0x41, 0xff] {
+            atomic.insert(vector);
+        }
+        let taken = atomic.take_all();
+        assert_eq!((atomic.highest(), taken.highest()), (None, Some(0xff)));
+        assert_eq!(
+            VectorSet::from_words(core::array::from_fn(|row| taken.word(row))),
+            taken
+        );
+        atomic.insert(0x42);
+        atomic.insert_all(&taken);
+        assert_eq!(atomic.word(2), 0b110);
+        assert_eq!(atomic.highest(), Some(0xff));
     }
 
     #[test]
