@@ -36,6 +36,7 @@ pub fn run(running: &'static Running) {
     });
     match test {
         WakeTest::Bench => Bench { running, others }.run(),
+        WakeTest::Growth => super::wake_growth::run(running, others),
         WakeTest::Soak => Soak::new(running, others).run(),
     }
     running.machine.stop();
@@ -50,7 +51,7 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn measure(name: &str, value: u64, unit: &str) {
+pub(super) fn measure(name: &str, value: u64, unit: &str) {
     log::info!("{name}: {value} {unit}");
     machine_channel::emit(|sink| wake_records::measure(sink, name, value, unit));
 }
@@ -58,7 +59,7 @@ fn measure(name: &str, value: u64, unit: &str) {
 /// Functions that were run anywhere.
 static RAN: AtomicU64 = AtomicU64::new(0);
 
-fn nothing(_: u64) {
+pub(super) fn nothing(_: u64) {
     RAN.fetch_add(1, Ordering::Relaxed);
 }
 

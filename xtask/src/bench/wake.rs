@@ -11,6 +11,7 @@ use bench::{Bench, VARIANTS};
 use report::Report;
 
 mod bench;
+mod growth;
 mod host;
 mod report;
 mod storms;
@@ -21,8 +22,8 @@ pub struct WakeArgs {
     /// Only these rows
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ROWS.map(|(name, _)| name))]
     rows: Vec<String>,
-    /// Only in QEMU, or only in Bochs
-    #[arg(long, value_name = "EMULATOR", value_parser = ["qemu", "bochs"])]
+    /// Only in QEMU, only in Bochs, or only on simulated machines
+    #[arg(long, value_name = "EMULATOR", value_parser = ["qemu", "bochs", "sim"])]
     only: Option<String>,
     /// Only these settings of the switches; bars that need others are left out
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = VARIANTS.map(|(name, _)| name))]
@@ -39,22 +40,30 @@ pub struct WakeArgs {
     /// Write all figures and bars to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Plot the curves of row `growth` to this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// Measures one row.
 type Row = fn(&Bench, &mut Report) -> Result<()>;
 
 /// All rows, by the name that `--rows` takes.
-const ROWS: [(&str, Row); 2] = [("storms", storms::run), ("host", host::run)];
+const ROWS: [(&str, Row); 3] = [
+    ("storms", storms::run),
+    ("growth", growth::run),
+    ("host", host::run),
+];
 
 pub fn command(args: &WakeArgs) -> Result<()> {
-    let bench = Bench::new(
+    let mut bench = Bench::new(
         args.quick,
         args.cpus,
         args.bochs_cpus,
         args.only.clone(),
         args.variants.clone(),
     );
+    bench.svg.clone_from(&args.svg);
     let mut report = Report::default();
     let wanted = |name: &str| args.rows.is_empty() || args.rows.iter().any(|row| row == name);
     for (_, row) in ROWS.iter().filter(|(name, _)| wanted(name)) {

@@ -469,12 +469,16 @@ pub const OPTIONS: [OptionSpec; 46] = [
     ),
     OptionSpec::new(
         "test.wakes",
-        "bench|soak",
-        "testing: measure calls and wakes, or exercise them at random under a watchdog, and end",
+        "bench|growth|soak",
+        "testing: measure calls and wakes, or one of each kind, or exercise them at random under a watchdog, and end",
         |options, value| {
             options.wakes.test = Some(one_of(
                 value,
-                &[("bench", WakeTest::Bench), ("soak", WakeTest::Soak)],
+                &[
+                    ("bench", WakeTest::Bench),
+                    ("growth", WakeTest::Growth),
+                    ("soak", WakeTest::Soak),
+                ],
             )?);
             Ok(())
         },

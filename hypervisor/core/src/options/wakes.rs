@@ -17,6 +17,8 @@ pub enum IpiFence {
 pub enum WakeTest {
     /// Calls and wakes are measured.
     Bench,
+    /// One wake, one call and one broadcast are measured, for machines of many sizes.
+    Growth,
     /// Calls and wakes at random, under a watchdog.
     Soak,
 }

@@ -35,6 +35,8 @@ pub struct Bench {
     pub cpus: u32,
     /// CPUs in Bochs.
     pub bochs_cpus: u32,
+    /// Where curves are plotted.
+    pub svg: Option<PathBuf>,
     only: Option<String>,
     /// All, if empty.
     variants: Vec<String>,
@@ -47,6 +49,16 @@ pub struct Emulator {
     pub name: &'static str,
     pub cpus: u32,
     on: On,
+}
+
+impl Emulator {
+    /// The same, of another size.
+    pub fn with(&self, cpus: u32) -> Self {
+        Self {
+            cpus,
+            ..self.clone()
+        }
+    }
 }
 
 /// One boot of the image without guests.
@@ -70,13 +82,15 @@ impl Bench {
             quick,
             cpus,
             bochs_cpus,
+            svg: None,
             only,
             variants,
             built: OnceCell::new(),
         }
     }
 
-    fn wants(&self, emulator: &str) -> bool {
+    /// Is this emulator wanted?
+    pub fn wants(&self, emulator: &str) -> bool {
         self.only.as_deref().is_none_or(|only| only == emulator)
     }
 
