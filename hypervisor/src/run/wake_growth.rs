@@ -27,7 +27,9 @@ pub fn run(running: &'static Running, others: CpuSet) {
     };
     let growth = Growth { running, others };
     // What reading the clock takes is in every sample.
-    let empty = median((0..SAMPLES).map(|_| ticks(black_box(&mut || ()))).collect());
+    let nobody = CpuId::new(0);
+    let empty = (0..SAMPLES).map(|_| ticks(nobody, black_box(&mut |_| ())));
+    let empty = median(empty.collect());
     let each: Vec<CpuId> = others.iter().collect();
     let Some(last) = each.last().copied() else {
         log::warn!("there is nobody to wake");
@@ -37,39 +39,38 @@ pub fn run(running: &'static Running, others: CpuSet) {
 
     // Every CPU in turn: none is special.
     let mut turn = each.iter().copied().cycle();
-    let mut next = || turn.next().unwrap_or(last);
-    let sample = |name: &str, once: &mut dyn FnMut()| {
+    let mut sample = |name: &str, once: &mut dyn FnMut(CpuId)| {
         let before = own.wakes.counts();
         let times = (0..SAMPLES).map(|_| {
             growth.until_all_sleep();
-            ticks(once)
+            ticks(turn.next().unwrap_or(last), once)
         });
         let took = median(times.collect()).saturating_sub(empty);
         told(name, took, &own.wakes.counts().since(&before));
     };
-    sample("wake", &mut || {
-        running.machine.post(next(), Events::NOTIFY);
+    sample("wake", &mut |target| {
+        running.machine.post(target, Events::NOTIFY);
     });
-    sample("call-send", &mut || {
-        let _ = calls::on(next(), nothing, 0, Wait::No);
+    sample("call-send", &mut |target| {
+        let _ = calls::on(target, nothing, 0, Wait::No);
     });
-    sample("call", &mut || {
-        let _ = calls::on(next(), nothing, 0, Wait::UntilDone);
+    sample("call", &mut |target| {
+        let _ = calls::on(target, nothing, 0, Wait::UntilDone);
     });
-    sample("broadcast-wake", &mut || {
+    sample("broadcast-wake", &mut |_| {
         running.machine.post_many(&others, Events::NOTIFY);
     });
-    sample("broadcast-send", &mut || {
+    sample("broadcast-send", &mut |_| {
         let _ = calls::on_many(&others, nothing, 0, Wait::No);
     });
-    sample("broadcast-call", &mut || {
+    sample("broadcast-call", &mut |_| {
         let _ = calls::on_many(&others, nothing, 0, Wait::UntilDone);
     });
 }
 
-fn ticks(once: &mut dyn FnMut()) -> u64 {
+fn ticks(target: CpuId, once: &mut dyn FnMut(CpuId)) -> u64 {
     let start = time::now();
-    once();
+    once(target);
     (time::now() - start).get()
 }
 

@@ -69,7 +69,7 @@ pub struct Report {
     pub fences: Vec<(&'static str, f64)>,
 }
 
-/// Measures all.
+/// Measures all. With one CPU only, whoever waits gives way.
 ///
 /// # Errors
 /// The system refuses something, or a wake is not answered.

@@ -12,6 +12,7 @@ use report::Report;
 
 mod bench;
 mod growth;
+mod guest;
 mod host;
 mod report;
 mod storms;
@@ -49,9 +50,10 @@ pub struct WakeArgs {
 type Row = fn(&Bench, &mut Report) -> Result<()>;
 
 /// All rows, by the name that `--rows` takes.
-const ROWS: [(&str, Row); 3] = [
+const ROWS: [(&str, Row); 4] = [
     ("storms", storms::run),
     ("growth", growth::run),
+    ("guest", guest::run),
     ("host", host::run),
 ];
 

@@ -1,14 +1,19 @@
 //! What the rows of `bench wake` share: the image, built when the first of them asks; the emulators; the settings of the switches.
 
-use std::{cell::OnceCell, path::PathBuf, time::Duration};
+use std::{
+    cell::OnceCell,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::{
     bochs,
-    build::{self, Built},
+    build::{self, Built, Bundle},
     deps,
     emulated::{Emulated, On},
+    guest_arg::{self, GuestArg},
     qemu::Accel,
     session::Ended,
     workspace,
@@ -165,10 +170,36 @@ impl Bench {
     /// # Errors
     /// It did not end well.
     pub fn boot(&self, boot: &Boot<'_>) -> Result<Ended> {
+        self.run(boot, None)
+    }
+
+    /// The same with these guests, which all must pass.
+    ///
+    /// # Errors
+    /// As [`Self::boot`]; or a guest is unknown, or did not pass.
+    pub fn boot_guests(&self, boot: &Boot<'_>, guests: &[GuestArg]) -> Result<Ended> {
+        let (built, dir) = self.built()?;
+        let bundle = dir.join("guests.cpio");
+        let guests = guest_arg::complete(guests, built)?;
+        Bundle::of_guests(&guests, built)?.write(&bundle)?;
+        let ended = self.run(boot, Some(&bundle))?;
+        let passed = ended.channel.guests().filter(|guest| guest.passed());
+        let passed = passed.count();
+        ensure!(
+            passed == guests.len(),
+            "{}: {passed} of {} guests passed",
+            boot.label,
+            guests.len()
+        );
+        Ok(ended)
+    }
+
+    fn run(&self, boot: &Boot<'_>, bundle: Option<&Path>) -> Result<Ended> {
         let (built, dir) = self.built()?;
         Emulated {
             on: boot.emulator.on.clone(),
             image: &built.image,
+            bundle,
             dir,
             label: format!(
                 "{}-{}",

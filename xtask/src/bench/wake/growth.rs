@@ -55,6 +55,15 @@ struct Cost {
     ipis: f64,
 }
 
+impl Cost {
+    fn text(&self) -> String {
+        let all = self
+            .all
+            .map_or_else(String::new, |all| format!(" / {all:.0}"));
+        format!("{:.0}{all} ({:.0})", self.value, self.ipis)
+    }
+}
+
 impl Point {
     fn cost(&self, operation: &str) -> Option<&Cost> {
         self.costs.iter().find(|cost| cost.operation == operation)
@@ -63,32 +72,30 @@ impl Point {
 
 impl Series {
     fn print(&self) {
+        let all = self.points.iter().flat_map(|point| &point.costs);
+        let whose = if all.clone().any(|cost| cost.all.is_some()) {
+            "the sender's / all CPUs' until they sleep again"
+        } else {
+            "the sender's"
+        };
         println!(
-            "{}: {}, and posts that needed an interrupt",
+            "{}: {}, {whose} (posts that needed an interrupt)",
             self.machine, self.unit
         );
         let present = OPERATIONS
             .iter()
-            .filter(|(name, _)| self.points.iter().any(|point| point.cost(name).is_some()));
+            .filter(|(name, _)| all.clone().any(|cost| cost.operation == *name));
         let present: Vec<_> = present.collect();
         print!("{:>6}", "CPUs");
         for (_, title) in &present {
-            print!("{title:>29}");
+            print!(" {title:>22}");
         }
         println!();
         for point in &self.points {
             print!("{:>6}", point.cpus);
             for (name, _) in &present {
-                match point.cost(name) {
-                    None => print!("{:>29}", "-"),
-                    Some(cost) => {
-                        let value = match cost.all {
-                            None => format!("{:.0}", cost.value),
-                            Some(all) => format!("{:.0} (all CPUs {all:.0})", cost.value),
-                        };
-                        print!("{value:>23}{:>6.0}", cost.ipis);
-                    }
-                }
+                let text = point.cost(name).map_or_else(|| "-".to_owned(), Cost::text);
+                print!(" {text:>22}");
             }
             println!();
         }
@@ -127,7 +134,7 @@ impl Series {
     }
 
     fn bars(&self, report: &mut Report) {
-        let Some(last) = self.points.last() else {
+        let Some(last) = self.points.get(1..).and_then(<[Point]>::last) else {
             return;
         };
         for (operation, what) in [
@@ -149,24 +156,28 @@ impl Series {
 pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     let most = |full, quick| if bench.quick { quick } else { full };
     let mut series = Vec::new();
+    let mut add = |measured: Vec<Series>| -> Result<()> {
+        for one in measured {
+            ensure!(
+                !one.points.is_empty(),
+                "{}: nothing was measured",
+                one.machine
+            );
+            one.print();
+            one.figures(report);
+            one.bars(report);
+            series.push(one);
+        }
+        Ok(())
+    };
     if bench.wants("sim") {
-        series.extend(counted::measure(most(4096, 64))?);
+        add(counted::measure(most(4096, 64))?)?;
     }
     if let Some(qemu) = bench.qemu()? {
-        series.extend(emulated::in_qemu(bench, &qemu, most(64, 4))?);
+        add(emulated::in_qemu(bench, &qemu, most(64, 4))?)?;
     }
     if let Some(bochs) = bench.bochs()? {
-        series.extend(emulated::in_bochs(bench, &bochs, most(15, 2))?);
-    }
-    for one in &series {
-        ensure!(
-            !one.points.is_empty(),
-            "{}: nothing was measured",
-            one.machine
-        );
-        one.print();
-        one.figures(report);
-        one.bars(report);
+        add(emulated::in_bochs(bench, &bochs, most(15, 2))?)?;
     }
     if let Some(path) = &bench.svg {
         fs::write(path, chart::draw(&series))

@@ -17,7 +17,10 @@ type Ways = [(&'static str, &'static str); 2];
 /// # Errors
 /// A run does not end well, or has not measured something.
 pub fn in_qemu(bench: &Bench, qemu: &Emulator, most: u32) -> Result<Vec<Series>> {
-    let ways = [("QEMU, polling", "idle=poll"), ("QEMU, halted", "idle=hlt")];
+    let ways = [
+        ("QEMU, polling", "idle=poll"),
+        ("QEMU, by interrupts", "idle=hlt wake.ipiless=off"),
+    ];
     grown(bench, qemu, ways, "instructions", most)
 }
 
@@ -29,7 +32,7 @@ pub fn in_bochs(bench: &Bench, bochs: &Emulator, most: u32) -> Result<Vec<Series
     // C1 only: at 10 MHz a choice between deep states takes as long as a sleep.
     let ways = [
         ("Bochs, MWAIT", "max_cstate=1,0"),
-        ("Bochs, interrupts only", "max_cstate=1,0 wake.ipiless=off"),
+        ("Bochs, by interrupts", "max_cstate=1,0 wake.ipiless=off"),
     ];
     grown(bench, bochs, ways, "ticks", most)
 }
