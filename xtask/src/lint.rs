@@ -18,7 +18,7 @@ pub struct Check {
 }
 
 /// All checks.
-pub const CHECKS: [Check; 5] = [
+pub const CHECKS: [Check; 6] = [
     Check {
         name: "fmt",
         args: &["fmt", "--all", "--check"],
@@ -29,6 +29,24 @@ pub const CHECKS: [Check; 5] = [
         args: &[
             "clippy",
             "--quiet",
+            "--all-targets",
+            "--",
+            "--deny",
+            "warnings",
+        ],
+        env: None,
+    },
+    Check {
+        name: "clippy-counted",
+        args: &[
+            "clippy",
+            "--quiet",
+            "--package",
+            "lull-core",
+            "--package",
+            "lull-sim",
+            "--features",
+            "count-accesses",
             "--all-targets",
             "--",
             "--deny",

@@ -198,3 +198,27 @@ impl<B: Bell> Pair<'_, B> {
         pinned.map(|()| (sender, latency))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_wakes_as_often_as_it_is_asked_to() {
+        let report = measure(Rounds {
+            wakes: 50,
+            batches: 3,
+        });
+        let report = report.unwrap();
+        assert_eq!(report.ways.len(), 6);
+        for way in &report.ways {
+            let counts = (way.sender.count(), way.latency.count());
+            assert_eq!(counts, (50, 50), "{}", way.name);
+            // Whoever is woken knows of it no sooner than the sender begins; a store that is watched may be faster than the clock.
+            assert!(way.latency.max() > 0, "{}", way.name);
+        }
+        let names: Vec<_> = report.fences.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.last(), Some(&"locked; mfence; lfence"));
+        assert!(report.fences.iter().all(|(_, ticks)| *ticks > 0.0));
+    }
+}
