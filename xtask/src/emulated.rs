@@ -116,12 +116,19 @@ impl Emulated<'_> {
 
 /// What a run measured under this name.
 pub fn measured(ended: &Ended, name: &str) -> Option<u64> {
+    measures(ended)
+        .find(|(measured, _)| *measured == name)
+        .map(|(_, value)| value)
+}
+
+/// All that a run measured, in its order.
+pub fn measures(ended: &Ended) -> impl Iterator<Item = (&str, u64)> {
     ended
         .channel
         .messages
         .iter()
-        .find_map(|message| match message {
-            Message::Measure(measure) if measure.name == name => Some(measure.value),
+        .filter_map(|message| match message {
+            Message::Measure(measure) => Some((measure.name.as_str(), measure.value)),
             _ => None,
         })
 }

@@ -7,13 +7,15 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use bench::{Bench, VARIANTS};
+use bench::{Bench, VARIANT_NAMES};
 use report::Report;
 
 mod bench;
 mod growth;
 mod guest;
 mod host;
+mod latency;
+mod mostly_idle;
 mod report;
 mod storms;
 
@@ -27,7 +29,7 @@ pub struct WakeArgs {
     #[arg(long, value_name = "EMULATOR", value_parser = ["qemu", "bochs", "sim"])]
     only: Option<String>,
     /// Only these settings of the switches; bars that need others are left out
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = VARIANTS.map(|(name, _)| name))]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = VARIANT_NAMES)]
     variants: Vec<String>,
     /// CPUs in QEMU
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
@@ -38,6 +40,9 @@ pub struct WakeArgs {
     /// Few rounds: shows that all of it works; what is counted is right, what is timed is not
     #[arg(long)]
     quick: bool,
+    /// Boot this image, and build none
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
     /// Write all figures and bars to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -50,8 +55,10 @@ pub struct WakeArgs {
 type Row = fn(&Bench, &mut Report) -> Result<()>;
 
 /// All rows, by the name that `--rows` takes.
-const ROWS: [(&str, Row); 4] = [
+const ROWS: [(&str, Row); 6] = [
     ("storms", storms::run),
+    ("latency", latency::run),
+    ("mostly-idle", mostly_idle::run),
     ("growth", growth::run),
     ("guest", guest::run),
     ("host", host::run),
@@ -66,6 +73,7 @@ pub fn command(args: &WakeArgs) -> Result<()> {
         args.variants.clone(),
     );
     bench.svg.clone_from(&args.svg);
+    bench.image.clone_from(&args.image);
     let mut report = Report::default();
     let wanted = |name: &str| args.rows.is_empty() || args.rows.iter().any(|row| row == name);
     for (_, row) in ROWS.iter().filter(|(name, _)| wanted(name)) {

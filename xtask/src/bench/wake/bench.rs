@@ -2,6 +2,7 @@
 
 use std::{
     cell::OnceCell,
+    collections::BTreeMap,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -32,6 +33,18 @@ pub const VARIANTS: [(&str, &str); 6] = [
     ("fence full", "ipi.fence=full wake.ipiless=off"),
 ];
 
+/// All settings that `--variants` takes: these, and those that only some row has.
+pub const VARIANT_NAMES: [&str; 8] = [
+    "all on",
+    "ipiless off",
+    "notify off",
+    "both off",
+    "early off",
+    "fence none",
+    "fence full",
+    "all off",
+];
+
 /// One run of `bench wake`.
 pub struct Bench {
     /// Few rounds: what is counted is right, what is timed is not.
@@ -40,6 +53,8 @@ pub struct Bench {
     pub cpus: u32,
     /// CPUs in Bochs.
     pub bochs_cpus: u32,
+    /// The image to boot, and no other; there are no guests then.
+    pub image: Option<PathBuf>,
     /// Where curves are plotted.
     pub svg: Option<PathBuf>,
     only: Option<String>,
@@ -87,6 +102,7 @@ impl Bench {
             quick,
             cpus,
             bochs_cpus,
+            image: None,
             svg: None,
             only,
             variants,
@@ -120,8 +136,17 @@ impl Bench {
     /// They cannot be built.
     pub fn built(&self) -> Result<&(Built, PathBuf)> {
         if self.built.get().is_none() {
-            deps::bare_metal_target()?;
-            let built = (build::build(true)?, workspace::output_dir("bench-wake")?);
+            let built = match &self.image {
+                Some(image) => Built {
+                    image: image.clone(),
+                    guests: BTreeMap::new(),
+                },
+                None => {
+                    deps::bare_metal_target()?;
+                    build::build(true)?
+                }
+            };
+            let built = (built, workspace::output_dir("bench-wake")?);
             // Empty until now.
             let _ = self.built.set(built);
         }

@@ -5,6 +5,13 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+/// A drawn bar: full where the value is the most, or more.
+pub fn drawn(value: u64, most: u64) -> String {
+    const FULL: u64 = 30;
+    let length = (u128::from(value) * u128::from(FULL)).div_ceil(u128::from(most.max(1)));
+    "#".repeat(length.min(u128::from(FULL)) as usize)
+}
+
 /// One number of one row.
 #[derive(Debug, Serialize)]
 pub struct Figure {
@@ -109,6 +116,15 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bars_are_drawn_in_proportion_and_never_too_long() {
+        assert_eq!(drawn(0, 0), "");
+        assert_eq!(drawn(1, 1000), "#");
+        assert_eq!(drawn(50, 100).len(), 15);
+        assert_eq!(drawn(u64::MAX, u64::MAX).len(), 30);
+        assert_eq!(drawn(7, 3).len(), 30);
+    }
 
     #[test]
     fn a_bar_holds_up_to_its_limit_and_the_file_says_so() {

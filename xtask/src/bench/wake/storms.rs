@@ -23,7 +23,7 @@ const STORMS: [&str; 9] = [
 ];
 
 /// What each of them measures.
-const MEASURED: [&str; 8] = [
+const MEASURED: [&str; 10] = [
     "rounds",
     "ticks",
     "period",
@@ -32,7 +32,12 @@ const MEASURED: [&str; 8] = [
     "will-look",
     "rides",
     "passes",
+    "ran",
+    "failed",
 ];
+
+/// Rounds of each with `--quick`.
+const QUICK: u32 = 200;
 
 type Runs = Vec<(&'static str, Ended)>;
 
@@ -40,6 +45,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     if let Some(qemu) = bench.qemu()? {
         let runs = all_variants(bench, &qemu, "test.wakes=bench idle=poll", report)?;
         if let Some(on) = named(&runs, "all on") {
+            // Without a sample there is none, and that is an error.
             report.bar(
                 ROW,
                 "instructions of an elided wake (QEMU -icount, target polls)",
@@ -51,7 +57,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
     if let Some(bochs) = bench.bochs()? {
         // C1 only, as where others have measured: at 10 MHz a choice between deep states takes as long as a sleep.
         let runs = all_variants(bench, &bochs, "test.wakes=bench max_cstate=1,0", report)?;
-        bochs_bars(&runs, report)?;
+        bochs_bars(bench, &runs, report)?;
     }
     Ok(())
 }
@@ -67,12 +73,17 @@ fn all_variants(
     words: &str,
     report: &mut Report,
 ) -> Result<Runs> {
+    let rounds = if bench.quick {
+        format!("test.rounds={QUICK}")
+    } else {
+        String::new()
+    };
     let mut runs = Vec::new();
     for (variant, switches) in bench.variants(&VARIANTS) {
         let ended = bench.boot(&Boot {
             emulator,
             label: format!("storms {variant}"),
-            words: format!("{words} {switches}"),
+            words: format!("{words} {switches} {rounds}"),
         })?;
         runs.push((variant, ended));
     }
@@ -110,7 +121,7 @@ fn all_variants(
     Ok(runs)
 }
 
-fn bochs_bars(runs: &Runs, report: &mut Report) -> Result<()> {
+fn bochs_bars(bench: &Bench, runs: &Runs, report: &mut Report) -> Result<()> {
     let share = |ended: &Ended| -> Result<f64> {
         let rounds = required(ended, "ipistorm-idle.rounds")? as f64;
         Ok(required(ended, "ipistorm-idle.ipis")? as f64 / rounds)
@@ -128,7 +139,7 @@ fn bochs_bars(runs: &Runs, report: &mut Report) -> Result<()> {
         let what = "calls without an IPI, with wake.ipiless=off";
         report.bar(ROW, what, 1.0 - share(ipiless_off)?, 0.01);
     }
-    let Some(off) = named(runs, "both off") else {
+    let Some(off) = named(runs, "both off").filter(|_| !bench.quick) else {
         return Ok(());
     };
     if let Some(on) = named(runs, "all on") {
