@@ -34,6 +34,8 @@ mod scheduler;
 #[cfg(target_os = "none")]
 mod start;
 #[cfg(target_os = "none")]
+mod wake_growth;
+#[cfg(target_os = "none")]
 mod wake_tests;
 #[cfg(target_os = "none")]
 pub mod wakes;

@@ -1,4 +1,4 @@
-//! One run of the image without guests, in QEMU or in Bochs, for `bench wake` and `soak`.
+//! One run of the image, in QEMU or in Bochs, for `bench wake` and `soak`.
 
 use std::{fs, path::Path, process::Stdio, time::Duration};
 
@@ -23,6 +23,8 @@ pub enum On {
 pub struct Emulated<'a> {
     pub on: On,
     pub image: &'a Path,
+    /// The guests, if there are any.
+    pub bundle: Option<&'a Path>,
     pub dir: &'a Path,
     /// Names its files.
     pub label: String,
@@ -35,6 +37,16 @@ pub struct Emulated<'a> {
 impl Emulated<'_> {
     fn file(&self, kind: &str) -> std::path::PathBuf {
         self.dir.join(format!("{}.{kind}", self.label))
+    }
+
+    /// Words for Lull, with those that every run has.
+    fn cmdline(&self, exit_port: &str) -> String {
+        let guests = if self.bundle.is_none() {
+            "no-guests "
+        } else {
+            ""
+        };
+        format!("exit-port={exit_port} {guests}{}", self.words)
     }
 
     /// Runs it to its end.
@@ -54,8 +66,8 @@ impl Emulated<'_> {
                     disabled_cpus: 0,
                     mem: "256M".to_owned(),
                     kernel: self.image.to_owned(),
-                    bundle: None,
-                    cmdline: format!("exit-port=0xf4 no-guests {}", self.words),
+                    bundle: self.bundle.map(Path::to_owned),
+                    cmdline: self.cmdline("0xf4"),
                     console: Console::File(console.clone()),
                     debugcon: self.file("channel.jsonl"),
                     acpi_tables: Vec::new(),
@@ -71,8 +83,8 @@ impl Emulated<'_> {
                 let iso = self.file("iso");
                 Iso {
                     image: self.image,
-                    bundle: None,
-                    cmdline: &format!("exit-port=bochs no-guests {}", self.words),
+                    bundle: self.bundle,
+                    cmdline: &self.cmdline("bochs"),
                     purpose: Purpose::Emulator,
                 }
                 .write(&self.file("tree"), &iso)?;
@@ -104,12 +116,19 @@ impl Emulated<'_> {
 
 /// What a run measured under this name.
 pub fn measured(ended: &Ended, name: &str) -> Option<u64> {
+    measures(ended)
+        .find(|(measured, _)| *measured == name)
+        .map(|(_, value)| value)
+}
+
+/// All that a run measured, in its order.
+pub fn measures(ended: &Ended) -> impl Iterator<Item = (&str, u64)> {
     ended
         .channel
         .messages
         .iter()
-        .find_map(|message| match message {
-            Message::Measure(measure) if measure.name == name => Some(measure.value),
+        .filter_map(|message| match message {
+            Message::Measure(measure) => Some((measure.name.as_str(), measure.value)),
             _ => None,
         })
 }

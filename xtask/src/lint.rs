@@ -18,7 +18,7 @@ pub struct Check {
 }
 
 /// All checks.
-pub const CHECKS: [Check; 6] = [
+pub const CHECKS: [Check; 7] = [
     Check {
         name: "fmt",
         args: &["fmt", "--all", "--check"],
@@ -48,6 +48,24 @@ pub const CHECKS: [Check; 6] = [
             "guest-tests",
             "--lib",
             "--tests",
+            "--",
+            "--deny",
+            "warnings",
+        ],
+        env: None,
+    },
+    Check {
+        name: "clippy-counted",
+        args: &[
+            "clippy",
+            "--quiet",
+            "--package",
+            "lull-core",
+            "--package",
+            "lull-sim",
+            "--features",
+            "count-accesses",
+            "--all-targets",
             "--",
             "--deny",
             "warnings",

@@ -88,6 +88,7 @@ pub fn command(args: &SoakArgs) -> Result<()> {
         let ended = Emulated {
             on,
             image: &built.image,
+            bundle: None,
             dir: &dir,
             label: format!("run-{turn}"),
             cpus,

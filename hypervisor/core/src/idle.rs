@@ -274,11 +274,7 @@ impl<G: Governor> CpuIdle<G> {
         let mut last: Option<(Sleep, Fit, Nanos)> = None;
         loop {
             if self.commit(platform, word, &choice).is_err() {
-                let left_at = last.take().map(|(sleep, fit, slept)| {
-                    account.leave_idle(sleep.left_at, sleep.first_irq(), fit);
-                    self.untold.add(sleep.stay(slept, sleep.left_at));
-                    sleep.left_at
-                });
+                let left_at = self.settle(account, &mut last);
                 match self.only_calls(platform, word, account, host, &choice, left_at) {
                     Ok(()) => continue,
                     Err(taken) => {
@@ -320,14 +316,29 @@ impl<G: Governor> CpuIdle<G> {
             let sleep = sleep.with_window(platform, &choice, taken.state);
             last = Some((sleep, fit, slept));
             choice.restart(platform, sleep.left_at);
-            if sleep.left_at - entered_at < self.pace.way() {
-                self.linger(platform, word, host, &choice);
+            let fast = sleep.left_at - entered_at < self.pace.way();
+            if fast && !self.linger(platform, word, host, &choice) {
+                self.settle(account, &mut last);
+                self.tell(platform, &choice);
+                return self.report(word.take_all(), IdleOutcome::Aborted);
             }
         }
     }
 
-    /// An event came before the sleep. If it is CALL alone, it is served, and the choice is as good as before; otherwise gives the
-    /// events.
+    /// Accounts for the last stay, after which none follows. Gives its end.
+    fn settle(
+        &mut self,
+        account: &CpuAccount,
+        last: &mut Option<(Sleep, Fit, Nanos)>,
+    ) -> Option<Ticks> {
+        let (sleep, fit, slept) = last.take()?;
+        account.leave_idle(sleep.left_at, sleep.first_irq(), fit);
+        self.untold.add(sleep.stay(slept, sleep.left_at));
+        Some(sleep.left_at)
+    }
+
+    /// An event came before the sleep. If it is CALL alone, it is served, and the choice is as good as before, unless the call has
+    /// changed what it was made of; otherwise gives the events.
     fn only_calls<P: Platform>(
         &mut self,
         platform: &P,
@@ -347,50 +358,59 @@ impl<G: Governor> CpuIdle<G> {
             choice.is_ahead(now)
         };
         let taken = word.take_all();
-        if calls && taken.events == Events::CALL {
-            host.serve_calls();
-            host.aborted(&taken);
-            self.linger(platform, word, host, choice);
-            return Ok(());
+        if !calls || taken.events != Events::CALL {
+            return Err(taken);
         }
-        Err(taken)
+        host.serve_calls();
+        // A call may set a timer that comes before the one that is armed.
+        if !self.may_stay(platform, host, choice) {
+            return Err(taken);
+        }
+        host.aborted(&taken);
+        if self.linger(platform, word, host, choice) {
+            Ok(())
+        } else {
+            Err(word.take_all())
+        }
     }
 
     /// Calls come faster than the CPU can go to sleep. So it looks for the next one for as long as the way to sleep takes, and serves
-    /// it right away, before it makes its way again. Whatever else comes is found there.
+    /// it right away, before it makes its way again. Whatever else comes is found there. `false`: the choice must not serve again.
     fn linger<P: Platform>(
         &mut self,
         platform: &P,
         word: &WakeWord,
         host: &impl IdleHost,
         choice: &Choice,
-    ) {
+    ) -> bool {
         if !self.pace.is_fast() {
-            return;
+            return true;
         }
         for _ in 0..stays::LINGERS {
             let until = platform.now() + self.pace.way();
             while !word.is_pending() {
                 if platform.now() >= until {
-                    return self.pace.in_vain();
+                    self.pace.in_vain();
+                    return true;
                 }
                 platform.relax();
             }
             if !word.is_exactly(Events::CALL) {
-                return;
+                return true;
             }
             let taken = word.take_all();
             host.serve_calls();
             if taken.events != Events::CALL {
                 // It came in between, and waits for its turn.
                 word.post_local(taken.events);
-                return;
+                return true;
             }
             host.aborted(&taken);
             if !choice.is_ahead(platform.now()) || !host.may_stay(choice.deadline) {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Step 2: what to sleep in, and until when.

@@ -1,7 +1,7 @@
 //! Atomics and the lock, named once, so that the very same code runs on bare metal and under the model checker.
 //!
 //! Everything in this crate that several CPUs touch takes its atomics from here. Normally they are `core`'s; with
-//! `--cfg loom` they are loom's, which explores every interleaving and every value that the memory model allows.
+//! the feature `count-accesses` they count, for a simulated machine; with `--cfg loom` they are loom's, which explores every interleaving and every value that the memory model allows.
 //! loom models a `SeqCst` load or store as weaker than it is, and cannot mix sizes on one location: so the protocols of
 //! this crate use read-modify-writes on one word, and never need to care.
 //!
@@ -12,11 +12,15 @@
 #[cfg(not(loom))]
 mod imp {
     /// Atomic integers and fences.
+    #[cfg(not(feature = "count-accesses"))]
     pub mod atomic {
         pub use core::sync::atomic::{
             AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
         };
     }
+    /// Atomic integers and fences, counted.
+    #[cfg(feature = "count-accesses")]
+    pub use super::counted as atomic;
     pub use super::lock::{Lock, LockGuard};
     /// Tells the CPU that this is a spin loop.
     pub use core::hint::spin_loop;
@@ -56,6 +60,8 @@ mod imp {
     }
 }
 
+#[cfg(all(feature = "count-accesses", not(loom)))]
+pub mod counted;
 pub mod held;
 #[cfg(not(loom))]
 mod lock;

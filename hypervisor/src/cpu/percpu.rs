@@ -23,6 +23,8 @@ pub struct PerCpu {
     this: AtomicPtr<PerCpu>,
     /// TSC of the first interrupt or NMI entry since [`PerCpu::take_first_irq`]; 0 = none. Written by the entry stub.
     first_irq: AtomicU64,
+    /// The last of these that was taken.
+    last_first_irq: AtomicU64,
     /// Top of the main stack, for the trampoline.
     start_stack: AtomicU64,
     id: CpuId,
@@ -89,6 +91,7 @@ impl PerCpu {
         Self {
             this: AtomicPtr::new(core::ptr::null_mut()),
             first_irq: AtomicU64::new(0),
+            last_first_irq: AtomicU64::new(0),
             start_stack: AtomicU64::new(0),
             id: CpuId::new(index),
             apic_id: AtomicU32::new(u32::MAX),
@@ -145,8 +148,17 @@ impl PerCpu {
         }
         match self.first_irq.swap(0, Ordering::Relaxed) {
             0 => None,
-            tsc => Some(Ticks::new(tsc)),
+            tsc => {
+                self.last_first_irq.store(tsc, Ordering::Relaxed);
+                Some(Ticks::new(tsc))
+            }
         }
+    }
+
+    /// The stamp that [`take_first_irq`](Self::take_first_irq) last gave: of the handler that ended the last sleep, if one did. For its own CPU.
+    #[must_use]
+    pub fn last_first_irq(&self) -> Ticks {
+        Ticks::new(self.last_first_irq.load(Ordering::Relaxed))
     }
 
     /// Where a debug build counts the locks that this CPU holds.

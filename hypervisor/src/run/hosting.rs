@@ -9,7 +9,7 @@ use lull_core::units::{CpuId, DomId, TickRate, Ticks, VcpuId};
 use lull_core::wake::Events;
 
 use super::start::Running;
-use super::{guests, hardware, msr_writes, probes};
+use super::{guests, hardware, msr_writes, probes, wake_tests};
 use crate::console::machine_channel;
 use crate::console::records::Figure;
 use crate::domain::VcpuHost;
@@ -86,7 +86,9 @@ impl Runner for Hosting {
     }
 
     fn probe(&self, deadline: Ticks) {
-        probes::came(self.running, self.cpu, deadline);
+        if !wake_tests::latency::came(self.running, deadline) {
+            probes::came(self.running, self.cpu, deadline);
+        }
     }
 
     fn woken(&self, now: Ticks) {

@@ -1086,6 +1086,75 @@ fn a_call_before_the_sleep_aborts_the_entry_and_the_choice_stands() {
     }
 }
 
+/// A host whose calls come in quick succession, and of which one sets a timer.
+struct SetsTimer<'a, 'b> {
+    hosted: Hosted<'a, 'b>,
+    /// After so many more calls that bring the next one, the last of them sets the timer.
+    more: Cell<u32>,
+    at_once: bool,
+}
+
+impl IdleHost for SetsTimer<'_, '_> {
+    fn serve_calls(&self) {
+        self.hosted.serve_calls();
+        let Some(more) = self.more.get().checked_sub(1) else {
+            self.hosted.0.leave.set(true);
+            return;
+        };
+        self.more.set(more);
+        let machine = self.hosted.1;
+        if self.at_once {
+            let _ = machine.word.post(Events::CALL);
+        } else {
+            let next = (Moment::Asleep, Events::CALL);
+            machine.script.borrow_mut().push(next);
+        }
+    }
+    fn may_stay(&self, deadline: Option<Ticks>) -> bool {
+        self.hosted.may_stay(deadline)
+    }
+    fn stays(&self, taken: &Taken) {
+        self.hosted.stays(taken);
+    }
+    fn aborted(&self, taken: &Taken) {
+        self.hosted.aborted(taken);
+    }
+}
+
+#[test]
+fn whatever_call_sets_a_timer_is_the_last_before_a_new_choice() {
+    for method in METHODS {
+        // In the sleep or before it, after none, few and many others, asleep in between or not: the CPU never sleeps by a choice
+        // that knows nothing of the timer.
+        for moment in [Moment::Asleep, Moment::After(1), Moment::After(2)] {
+            for (more, at_once) in (0..30).flat_map(|more| [(more, true), (more, false)]) {
+                let word = WakeWord::new();
+                let machine = Machine::new(&word, std::vec![(moment, Events::CALL)]);
+                let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
+                let host = Host::default();
+                let sets = SetsTimer {
+                    hosted: Hosted(&host, &machine),
+                    more: Cell::new(more),
+                    at_once,
+                };
+                let far = Some(Ticks::new(1_000_000));
+                let report = cpu.idle.idle(&machine, &word, &cpu.account, far, &sets);
+                let what = format!("{method:?} {moment:?} {more} {at_once}: {report:?}");
+                assert!(host.leave.get(), "{what}");
+                assert!(machine.now.get() < 1_000_000, "{what}");
+                assert!(!word.is_pending(), "{what}");
+                let row = cpu.row();
+                assert_eq!(row.check(Ticks::ZERO), Ok(()), "{what}");
+                let slept = cpu
+                    .outcomes()
+                    .iter()
+                    .filter(|outcome| matches!(outcome, IdleOutcome::Slept { .. }));
+                assert_eq!(slept.count() as u64, usage(&row), "{what}");
+            }
+        }
+    }
+}
+
 #[test]
 fn time_in_a_call_is_not_the_states() {
     let account = CpuAccount::new();

@@ -66,7 +66,7 @@ impl OptionSpec {
 }
 
 /// All options, in the order in which they are explained.
-pub const OPTIONS: [OptionSpec; 48] = [
+pub const OPTIONS: [OptionSpec; 49] = [
     OptionSpec::new(
         "loglvl",
         "error|warn|info|debug|trace",
@@ -494,20 +494,35 @@ pub const OPTIONS: [OptionSpec; 48] = [
     ),
     OptionSpec::new(
         "test.wakes",
-        "bench|soak",
-        "testing: measure calls and wakes, or exercise them at random under a watchdog, and end",
+        "bench|latency|mostly-idle|growth|soak",
+        "testing: measure calls and wakes, or what a timer or another CPU costs one that sleeps, or one of each kind, or exercise them at random under a watchdog, and end",
         |options, value| {
             options.wakes.test = Some(one_of(
                 value,
-                &[("bench", WakeTest::Bench), ("soak", WakeTest::Soak)],
+                &[
+                    ("bench", WakeTest::Bench),
+                    ("latency", WakeTest::Latency),
+                    ("mostly-idle", WakeTest::MostlyIdle),
+                    ("growth", WakeTest::Growth),
+                    ("soak", WakeTest::Soak),
+                ],
             )?);
+            Ok(())
+        },
+    ),
+    OptionSpec::new(
+        "test.rounds",
+        "N from 1 to 10000000",
+        "testing: how often test.wakes measures each thing (default: as often as its figures need)",
+        |options, value| {
+            options.wakes.rounds = Some(number(value, 1..=10_000_000)?);
             Ok(())
         },
     ),
     OptionSpec::new(
         "test.seed",
         "N",
-        "testing: where test.wakes=soak begins",
+        "testing: where test.wakes=soak, and what is random in the others, begins",
         |options, value| {
             options.wakes.seed = number(value, 0..=u64::MAX)?;
             Ok(())

@@ -24,7 +24,7 @@ fn every_option_reaches_its_field() {
          sched_credit2_migrate_resist=7 sched_credit2_max_cpus_runqueue=3 credit2_runqueue=core credit2_cap_period_ms=30 \
          trace.idle=1000 exit-port=0xf4 for=5 keep no-guests maxcpus=4 machine-channel=off \
          ap-timeout-ms=50 tsc-hz=2500000000 test.account=double test.tsc=stops test.timers=500 test.uptime=7 test.absent-ap=3 test.crash=stack \
-         wake.ipiless=off wake.notify=off ipi.fence=full hpet=message mitigations=force vmx.apicv=off vmx.posted=on test.wakes=soak test.seed=7",
+         wake.ipiless=off wake.notify=off ipi.fence=full hpet=message mitigations=force vmx.apicv=off vmx.posted=on test.wakes=soak test.rounds=9 test.seed=7",
     );
     let expected = Options {
         hpet: HpetInterrupt::Message,
@@ -64,6 +64,7 @@ fn every_option_reaches_its_field() {
             notify: false,
             fence: IpiFence::Full,
             test: Some(WakeTest::Soak),
+            rounds: Some(9),
             seed: 7,
         },
         exit_port: Some(ExitPort::Code(0xF4)),
@@ -239,6 +240,7 @@ fn a_bad_option_about_cstates_is_named_and_changes_nothing() {
         ("states_off=0x100000000", "4294967296 is too large"),
         ("idle_latency_factor=0", "0 is too small"),
         ("irq-enable-early=on", "not one of the choices"),
+        ("test.rounds=0", "0 is too small"),
         ("force-mwait=on", "takes no value"),
         ("preferred-c1e=", "has no value"),
         ("tsc=stable", "not one of the choices"),

@@ -17,6 +17,12 @@ pub enum IpiFence {
 pub enum WakeTest {
     /// Calls and wakes are measured.
     Bench,
+    /// Each state's latency, from a timer on.
+    Latency,
+    /// What a machine that is woken now and then spends outside of idle.
+    MostlyIdle,
+    /// One wake, one call and one broadcast are measured, for machines of many sizes.
+    Growth,
     /// Calls and wakes at random, under a watchdog.
     Soak,
 }
@@ -32,7 +38,9 @@ pub struct WakeOptions {
     pub fence: IpiFence,
     /// `test.wakes=`: measure or exercise them.
     pub test: Option<WakeTest>,
-    /// `test.seed=`: where the soak begins.
+    /// `test.rounds=`: how often each thing is measured; `None`: as often as the figures need.
+    pub rounds: Option<u64>,
+    /// `test.seed=`: where what is random begins.
     pub seed: u64,
 }
 
@@ -43,6 +51,7 @@ impl Default for WakeOptions {
             notify: true,
             fence: IpiFence::Auto,
             test: None,
+            rounds: None,
             seed: 1,
         }
     }

@@ -202,6 +202,12 @@ impl CpuAccount {
         matches!(self.activity(), Activity::Idle(_)) && self.left.get() == 0
     }
 
+    /// When it last came out of a C-state, while it has not gone into the next. For its own CPU.
+    #[inline]
+    pub fn last_exit(&self) -> Ticks {
+        self.c0_since.ticks()
+    }
+
     /// One consistent row, with the open interval up to now. Waits for no more than one short write of the owner.
     pub fn snapshot(&self, clock: &impl Clock) -> Snapshot {
         // The time is read inside, so that it belongs to the very state that was copied.

@@ -12,6 +12,8 @@ pub mod events;
 pub mod explore;
 pub mod faults;
 pub mod fiber;
+#[cfg(feature = "count-accesses")]
+pub mod growth;
 pub mod guests;
 pub mod load;
 pub mod measure;

@@ -108,6 +108,18 @@ pub fn cases() -> Vec<Case> {
             "host/guest-runtime",
             &["test", "--quiet", "--package", "guest-tests", "--lib"],
         ),
+        cargo(
+            "host/sim-counted",
+            &[
+                "test",
+                "--quiet",
+                "--package",
+                "lull-sim",
+                "--features",
+                "count-accesses",
+                "growth",
+            ],
+        ),
         Case::host("host/fuzz", fuzz),
         Case::host("host/model", |dir| {
             let mut cargo = model::cargo("loom_[!m]*");

@@ -5,6 +5,7 @@ mod acpi;
 mod adversity;
 mod bad_input;
 mod bare;
+mod bench;
 mod bochs;
 mod bochs_claims;
 mod bochs_guests;
@@ -40,6 +41,7 @@ pub fn all() -> Vec<Case> {
         accounting::cases(),
         keys::cases(),
         commands::cases(),
+        bench::cases(),
         clocks::cases(),
         bad_input::cases(),
         acpi::cases(),

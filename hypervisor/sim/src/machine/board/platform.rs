@@ -68,7 +68,7 @@ impl<S: Scheduler> Sleeper for Handle<S> {
         // The value of the moment at which the monitor is armed, not of the one at which the call is done.
         let board = self.board();
         if let Some(own) = board.state().cpus.get_mut(board.cpu() as usize) {
-            own.monitor = Some(word.value());
+            own.monitor = Some(super::by_hardware(|| word.value()));
         }
         board.spend(cost::MONITOR);
     }
