@@ -51,6 +51,15 @@ pub struct WakeArgs {
     svg: Option<PathBuf>,
 }
 
+/// What none of the rows can show.
+const NOT_OBSERVABLE: &str = "\
+Ticks are instructions in QEMU, and emulated clocks in Bochs. Not observable there, whatever the rows above say of it:
+  storms       what a fence before an IPI costs (no store buffers), and a line that others hold or dirty (no caches)
+  latency      what a state costs to leave: the deepest is left as fast as C1 (no exit latencies, no voltage, no PLLs)
+  mostly-idle  states of cores and packages that share them, and power
+  growth       misses, and how far apart CPUs are
+The recipe for real hardware: docs/src/hardware.md, \"Wakes, measured\".";
+
 /// Measures one row.
 type Row = fn(&Bench, &mut Report) -> Result<()>;
 
@@ -83,9 +92,6 @@ pub fn command(args: &WakeArgs) -> Result<()> {
     if let Some(path) = &args.json {
         report.write(path)?;
     }
-    println!(
-        "Ticks are instructions in QEMU, and emulated clocks in Bochs. Neither has caches, store buffers or exit latencies: what a\n\
-         fence costs, and what a deep state costs to leave, is not in these figures. The book has the recipe for real hardware."
-    );
+    println!("{NOT_OBSERVABLE}");
     report.judge()
 }

@@ -20,6 +20,8 @@ const CPUS_IN_BOCHS: u32 = 2;
 
 /// Wakes with `--quick`.
 const QUICK: u32 = 40;
+/// Wakes where CPUs poll.
+const POLLING: u32 = 200;
 
 const SETTINGS: [(&str, &str); 6] = [
     ("all on", ""),
@@ -34,9 +36,9 @@ const SETTINGS: [(&str, &str); 6] = [
 ];
 
 /// Counted for all of them together.
-const COUNTED: [&str; 11] = [
+const COUNTED: [&str; 12] = [
     "cpus", "span", "wakes", "failed", "elapsed", "c0", "ipis", "store", "passes", "aborted",
-    "spurious",
+    "spurious", "busy",
 ];
 
 /// What one run came to.
@@ -50,6 +52,8 @@ struct Outcome {
     deepest: String,
     ipis: u64,
     passes: u64,
+    /// Ticks that the waker has spent in calls and wakes.
+    busy: u64,
 }
 
 pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
@@ -72,13 +76,14 @@ fn row(bench: &Bench, emulator: &Emulator, idle: &str, report: &mut Report) -> R
         if idle.is_empty() { "" } else { ", " }
     );
     println!(
-        "{:<12} {:>12} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6} {:>7}  outside idle",
-        "", "outside idle", "of it", "POLL", "C1", "deep", "deepest", "IPIs", "passes"
+        "{:<12} {:>12} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6} {:>7} {:>9}  outside idle",
+        "", "outside idle", "of it", "POLL", "C1", "deep", "deepest", "IPIs", "passes", "waker"
     );
-    let rounds = if bench.quick {
-        format!("test.rounds={QUICK}")
-    } else {
-        String::new()
+    let rounds = match (bench.quick, idle) {
+        (true, _) => format!("test.rounds={QUICK}"),
+        (false, "") => String::new(),
+        // Polling is instructions, and takes the emulator long.
+        (false, _) => format!("test.rounds={POLLING}"),
     };
     let mut first = None;
     for (setting, switches) in bench.variants(&SETTINGS) {
@@ -138,13 +143,14 @@ fn outcome(ended: &Ended, add: &mut impl FnMut(&str, u64)) -> Result<Outcome> {
         deepest,
         ipis: get("ipis")?,
         passes: get("passes")?,
+        busy: get("busy")?,
     })
 }
 
 fn print(setting: &str, outcome: &Outcome, base: u64) {
     let share = |part: u64| part as f64 * 100.0 / outcome.elapsed.max(1) as f64;
     println!(
-        "{setting:<12} {:>12} {:>6.2}% {:>6.2}% {:>6.2}% {:>6.2}% {:>8} {:>6} {:>7}  {:.3} {}",
+        "{setting:<12} {:>12} {:>6.2}% {:>6.2}% {:>6.2}% {:>6.2}% {:>8} {:>6} {:>7} {:>9}  {:.3} {}",
         outcome.c0,
         share(outcome.c0),
         share(outcome.poll),
@@ -153,6 +159,7 @@ fn print(setting: &str, outcome: &Outcome, base: u64) {
         outcome.deepest,
         outcome.ipis,
         outcome.passes,
+        outcome.busy,
         outcome.c0 as f64 / base.max(1) as f64,
         report::drawn(outcome.c0, base.saturating_mul(2))
     );
