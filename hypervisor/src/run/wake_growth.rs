@@ -20,7 +20,7 @@ const SAMPLES: usize = 101;
 /// How often at most, for each sample that counts.
 const TRIES: usize = 20;
 /// How often all CPUs are looked at before each.
-const LOOKS: usize = 20;
+const LOOKS: usize = 2;
 /// Within this time all CPUs are asleep, or something is wrong.
 const PATIENCE: Nanos = Nanos::new(20_000_000_000);
 
