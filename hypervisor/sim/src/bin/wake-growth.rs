@@ -1,7 +1,7 @@
 //! What wakes cost on simulated machines of the sizes that are given: a line for each size, way to sleep and operation.
 //!
 //! The columns: CPUs, how they sleep, what is done; the sender's loads, stores and read-modify-writes; all CPUs' accesses; posts that
-//! an interrupt was sent for.
+//! an interrupt was sent for, and those whose store woke a CPU.
 
 use std::process::ExitCode;
 
@@ -25,14 +25,15 @@ fn main() -> ExitCode {
             for cost in costs {
                 let sender = cost.sender;
                 println!(
-                    "{size} {} {} {} {} {} {} {}",
+                    "{size} {} {} {} {} {} {} {} {}",
                     entry.name(),
                     cost.operation.name(),
                     sender.loads,
                     sender.stores,
                     sender.updates,
                     cost.machine.all(),
-                    cost.ipis
+                    cost.ipis,
+                    cost.stores
                 );
             }
         }

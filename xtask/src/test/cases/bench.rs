@@ -15,13 +15,25 @@ const WAKES: u64 = 40;
 const EMULATORS: [&str; 2] = ["qemu", "bochs"];
 
 pub fn cases() -> Vec<Case> {
-    vec![Case::bochs("bench/wake-quick", |lab| {
-        lab.context.bochs(Release::Current)?;
-        let figures = measured(&lab.context.built.image, lab.dir)?;
-        storms(&figures)?;
-        latency(&figures)?;
-        mostly_idle(&figures)
-    })]
+    vec![
+        Case::bochs("bench/wake-quick", |lab| {
+            lab.context.bochs(Release::Current)?;
+            let args = [
+                "--rows",
+                "storms,latency,mostly-idle",
+                "--variants",
+                "all on,ipiless off",
+            ];
+            let figures = measured(&lab.context.built.image, lab.dir, &args, 4)?;
+            storms(&figures)?;
+            latency(&figures)?;
+            mostly_idle(&figures)
+        }),
+        Case::icount("bench/wake-growth", |lab| {
+            let args = ["--rows", "growth", "--only", "qemu"];
+            growth(&measured(&lab.context.built.image, lab.dir, &args, 4)?)
+        }),
+    ]
 }
 
 /// All figures, by emulator, variant and name.
@@ -45,18 +57,13 @@ impl Figures {
     }
 }
 
-fn measured(image: &Path, dir: &Path) -> Result<Figures> {
+fn measured(image: &Path, dir: &Path, args: &[&str], expected_bars: usize) -> Result<Figures> {
     let json = dir.join("figures.json");
     let xtask = std::env::current_exe().context("xtask does not find itself")?;
     let output = Command::new(xtask)
-        .args([
-            "bench",
-            "wake",
-            "--quick",
-            "--rows",
-            "storms,latency,mostly-idle",
-        ])
-        .args(["--variants", "all on,ipiless off", "--image"])
+        .args(["bench", "wake", "--quick"])
+        .args(args)
+        .arg("--image")
         .arg(image)
         .arg("--json")
         .arg(&json)
@@ -70,7 +77,7 @@ fn measured(image: &Path, dir: &Path) -> Result<Figures> {
     );
     let json: Value = serde_json::from_str(&fs::read_to_string(&json)?)?;
     let bars = json["bars"].as_array().context("no bars")?;
-    ensure!(bars.len() == 4, "{} bars: {bars:?}", bars.len());
+    ensure!(bars.len() == expected_bars, "{} bars: {bars:?}", bars.len());
     let figures = json["figures"].as_array().context("no figures")?;
     let mut all = BTreeMap::new();
     for figure in figures {
@@ -79,7 +86,12 @@ fn measured(image: &Path, dir: &Path) -> Result<Figures> {
             text.map(str::to_owned)
                 .with_context(|| format!("{figure}: no {field}"))
         };
-        let key = (text("emulator")?, text("variant")?, text("name")?);
+        let mut variant = text("variant")?;
+        if figure["row"] == "growth" {
+            // Machines of several sizes.
+            variant = format!("{variant}, {}", figure["cpus"]);
+        }
+        let key = (text("emulator")?, variant, text("name")?);
         let value = figure["value"].as_f64().context("no value")?;
         if all.insert(key, value).is_some() {
             bail!("{figure}: told twice");
@@ -118,6 +130,36 @@ fn storms(figures: &Figures) -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// A wake costs an interrupt exactly where stores are no wakes, and no more instructions in a larger machine.
+fn growth(figures: &Figures) -> Result<()> {
+    let mut costs = Vec::new();
+    for (variant, ipis) in [("QEMU, polling", 0), ("QEMU, by interrupts", 1)] {
+        for cpus in [2, 4] {
+            let get = |name: &str| figures.get("qemu", &format!("{variant}, {cpus}"), name);
+            for (name, targets) in [("wake", 1), ("call", 1), ("broadcast-wake", cpus - 1)] {
+                let woken = (
+                    get(&format!("{name}.ipis"))?,
+                    get(&format!("{name}.stores"))?,
+                );
+                let expected = (ipis * targets, (1 - ipis) * targets);
+                ensure!(
+                    woken == expected,
+                    "{variant}, {cpus} CPUs, {name}: {woken:?} woken by interrupts and stores, expected {expected:?}"
+                );
+            }
+            costs.push(get("wake.instructions")?);
+        }
+    }
+    let (by_store, by_interrupt) = (costs[0], costs[2]);
+    ensure!(
+        costs == [by_store, by_store, by_interrupt, by_interrupt]
+            && (1..=25).contains(&by_store)
+            && by_store < by_interrupt,
+        "instructions of one wake by a store with 2 and 4 CPUs, and by an interrupt: {costs:?}"
+    );
     Ok(())
 }
 

@@ -18,6 +18,7 @@ pub fn cases() -> Vec<Case> {
         Case::icount("numbers/weights-on-one-cpu", weights_on_one_cpu),
         Case::real_time("numbers/weights-on-two-cpus", weights_on_two_cpus),
         Case::icount("numbers/quiet-costs-nothing", quiet_costs_nothing),
+        Case::icount("numbers/wakes-of-vcpus", wakes_of_vcpus),
     ]
 }
 
@@ -57,6 +58,39 @@ fn duty_cycle(lab: &Lab<'_>) -> Result<()> {
         1.0,
         0.02,
     )
+}
+
+/// Instructions from a wake to the woken vCPU on the same CPU, and from a deadline to its handler: Lull's share of them is a few
+/// thousand.
+fn wakes_of_vcpus(lab: &Lab<'_>) -> Result<()> {
+    let guest = "wakes,vcpus=2,cmdline=\"rounds=20\"";
+    let ran = lab.rig("run").cpus(1).guest(guest).run()?;
+    ran.ok()?.passed("wakes")?;
+    let get = |name: &str| ran.figure("wakes", name);
+    for name in [
+        "wake",
+        "answer",
+        "all_send",
+        "all_wake",
+        "all_answer",
+        "timer",
+    ] {
+        let all = ["min", "p50", "p90", "p99", "max"]
+            .map(|statistic| get(&format!("{name}_{statistic}")));
+        let all = all.into_iter().collect::<Result<Vec<f64>>>()?;
+        ensure!(all.is_sorted() && all[0] > 0.0, "{name}: {all:?}");
+        let mean = get(&format!("{name}_mean"))?;
+        ensure!(
+            all[0] <= mean && mean <= all[4],
+            "{name}: mean {mean} of {all:?}"
+        );
+    }
+    let (wake, answer, timer) = (get("wake_p50")?, get("answer_p50")?, get("timer_p50")?);
+    ensure!(
+        wake < answer && answer < 20_000.0 && timer < 10_000.0,
+        "wake {wake}, answer {answer}, timer {timer} instructions"
+    );
+    Ok(())
 }
 
 /// Everything that is counted is the same in a second run: figures, run times, counters.

@@ -8,7 +8,7 @@ use lull_core::platform::Clock;
 use lull_core::sched::AnyScheduler;
 use lull_core::sync::counted::Accesses;
 use lull_core::units::{CpuId, CpuSet, Ticks, VcpuId};
-use lull_core::wake::{Events, SleepState};
+use lull_core::wake::{Events, SleepState, Wake};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -126,16 +126,20 @@ impl Actor {
             }
         }
         let operation = Operation::ALL[number % Operation::ALL.len()];
-        let ipis =
-            || Accesses::uncounted(|| self.first().map_or(0, |own| own.wakes.counts().ipis()));
-        let (sent, before) = (ipis(), self.meter.now());
+        let posts = || {
+            let counts = || self.first().map(|own| own.wakes.counts());
+            Accesses::uncounted(counts).unwrap_or_default()
+        };
+        let (sent, before) = (posts(), self.meter.now());
         self.act(operation);
         let sender = self.meter.now() - before;
+        let posts = posts().since(&sent);
         self.script.borrow_mut().costs.push(Cost {
             operation,
             sender,
             machine: Accesses::default(),
-            ipis: ipis() - sent,
+            ipis: posts.ipis(),
+            stores: posts.of(Wake::StoreWakes),
         });
     }
 

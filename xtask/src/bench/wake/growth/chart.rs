@@ -170,12 +170,14 @@ mod tests {
                     value: 25.0,
                     all: None,
                     ipis: 0.0,
+                    stores: 0.0,
                 },
                 Cost {
                     operation: "broadcast-wake",
                     value: 40.0 * f64::from(cpus),
                     all: None,
                     ipis: 0.0,
+                    stores: 0.0,
                 },
             ],
         };

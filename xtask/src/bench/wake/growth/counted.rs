@@ -69,7 +69,7 @@ fn parse(line: &str) -> Option<(u32, &str, Cost)> {
     let mut words = line.split_ascii_whitespace();
     let (cpus, entry, name) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
     let numbers: Vec<f64> = words.map_while(|word| word.parse().ok()).collect();
-    let &[loads, stores, updates, all, ipis] = numbers.as_slice() else {
+    let &[loads, stores, updates, all, ipis, by_store] = numbers.as_slice() else {
         return None;
     };
     let (operation, _) = OPERATIONS
@@ -80,6 +80,7 @@ fn parse(line: &str) -> Option<(u32, &str, Cost)> {
         value: loads + stores + updates,
         all: Some(all),
         ipis,
+        stores: by_store,
     };
     Some((cpus, entry, cost))
 }
@@ -90,14 +91,15 @@ mod tests {
 
     #[test]
     fn a_line_is_what_the_sender_does_and_what_all_do() {
-        let (cpus, entry, cost) = parse("64 mwait wake 3 2 1 68 0").unwrap();
+        let (cpus, entry, cost) = parse("64 mwait wake 3 2 1 68 0 1").unwrap();
         assert_eq!((cpus, entry, cost.operation), (64, "mwait", "wake"));
-        assert_eq!((cost.value, cost.all, cost.ipis), (6.0, Some(68.0), 0.0));
+        assert_eq!((cost.value, cost.all), (6.0, Some(68.0)));
+        assert_eq!((cost.ipis, cost.stores), (0.0, 1.0));
         for wrong in [
             "",
-            "64 mwait wake 3 2 1 68",
-            "64 mwait sneeze 3 2 1 68 0",
-            "x mwait wake 3 2 1 68 0",
+            "64 mwait wake 3 2 1 68 0",
+            "64 mwait sneeze 3 2 1 68 0 1",
+            "x mwait wake 3 2 1 68 0 1",
         ] {
             assert!(parse(wrong).is_none(), "{wrong}");
         }

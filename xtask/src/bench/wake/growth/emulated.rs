@@ -71,11 +71,13 @@ fn point(ended: &Ended, cpus: u32) -> Result<Point> {
     ensure!(found == u64::from(cpus), "{found} CPUs have come up");
     let costs = OPERATIONS.iter().map(|&(operation, _)| {
         let get = |what: &str| required(ended, &format!("growth.{operation}.{what}"));
+        let rounds = get("rounds")?.max(1) as f64;
         Ok(Cost {
             operation,
             value: get("ticks")? as f64,
             all: None,
-            ipis: get("ipis")? as f64 / get("rounds")?.max(1) as f64,
+            ipis: get("ipis")? as f64 / rounds,
+            stores: get("store")? as f64 / rounds,
         })
     });
     Ok(Point {
