@@ -1,10 +1,11 @@
-use lull_core::wake::Events;
+use lull_core::wake::{Events, SleepState, WakeWord};
 
 use super::super::capability::tests::{Fake, cpuid, skylake};
+use super::super::check;
 use super::super::mock::{INVEPTS, INVVPIDS};
 use super::super::{ApicWanted, Vmx};
 use super::*;
-use crate::virt::GuestMemory;
+use crate::virt::{ApicMode, ApicState, Exit, GateEvent, Gpr, GuestMemory};
 
 const CPU0: CpuId = CpuId::new(0);
 const CPU1: CpuId = CpuId::new(1);

@@ -1,6 +1,6 @@
 use super::super::Svm;
 use super::*;
-use crate::virt::GuestMemory;
+use crate::virt::{Gpr, GuestMemory};
 
 fn vcpu() -> SvmVcpu {
     let svm = Svm::for_test();
