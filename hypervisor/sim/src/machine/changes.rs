@@ -44,7 +44,7 @@ impl Operator {
     /// Changes something. A refusal is one of the answers that a scheduler may give, and changes nothing.
     pub fn change<S: Scheduler>(&mut self, machine: &Sim<S>, guests: &Guests<S>, board: &Board<S>) {
         if self.offline && (!self.changes || self.rng.one_in(3)) {
-            return self.switch(machine);
+            return self.switch(machine, board);
         }
         let v = self.rng.between(0, u64::from(self.vcpus.max(1)) - 1) as u32;
         let id = VcpuId::new(v);
@@ -79,7 +79,7 @@ impl Operator {
     }
 
     /// A CPU leaves, or comes back. The first one stays: somebody must.
-    fn switch<S: Scheduler>(&mut self, machine: &Sim<S>) {
+    fn switch<S: Scheduler>(&mut self, machine: &Sim<S>, board: &Board<S>) {
         if self.cpus > 1 {
             let cpu = CpuId::new(self.rng.between(1, u64::from(self.cpus) - 1) as u32);
             let change = if self.rng.one_in(2) {
@@ -88,6 +88,7 @@ impl Operator {
                 CpuChange::Online
             };
             machine.ask(cpu, change);
+            board.watch.posted(cpu);
         }
     }
 

@@ -276,6 +276,14 @@ impl<S: Scheduler> Runner for Guests<S> {
             .for_each(|traffic| traffic.probe(deadline));
     }
 
+    /// It has told another CPU of the timers that go there.
+    fn parks(&self) {
+        let others = self.machine.pcpus();
+        for (cpu, _) in others.filter(|(_, pcpu)| !pcpu.is_parked()) {
+            self.board.watch.posted(cpu);
+        }
+    }
+
     fn load(&self, _v: VcpuId) {
         self.board.spend(cost::REGISTERS);
     }
