@@ -38,10 +38,11 @@ pub(super) fn switch(running: &Running, on: bool, cpus: CpuSet) -> Result<Vec<St
     };
     let is = |cpu: CpuId| {
         let pcpu = running.machine.pcpu(cpu);
-        pcpu.is_some_and(|pcpu| pcpu.is_parked() != on)
+        pcpu.is_some_and(|pcpu| pcpu.asked().is_none() && pcpu.is_parked() != on)
     };
-    let changed: CpuSet = meant.into_iter().filter(|&cpu| !is(cpu)).collect();
-    for cpu in changed.iter() {
+    let changed: CpuSet = meant.iter().copied().filter(|&cpu| !is(cpu)).collect();
+    // All are asked: one may be on its way to the other state, as it was asked before. The last word counts.
+    for cpu in meant {
         running.machine.ask(cpu, to);
     }
     let verb = if on { "come back" } else { "go offline" };

@@ -39,6 +39,8 @@ const STARTS: u64 = 10_000_000;
 const STACK: usize = 256 << 10;
 /// Nothing that has to be looked at from time to time is looked at more often than this.
 const SHORTEST_SWEEP: u64 = 100_000;
+/// So long, in ns, it may take from the decision to post something to the last CPU that it is posted to.
+const POST_TAKES: u64 = 200_000;
 
 /// Runs a plan.
 ///
@@ -88,6 +90,8 @@ struct Engine<S: Scheduler> {
     fibers: Vec<Fiber>,
     watch: Arc<Watch>,
     seen: Vec<Seen>,
+    /// CPUs that something is being posted to, and until when it may take.
+    posted: Vec<(CpuId, u64)>,
     sweep: u64,
     sweeps: u64,
     slack: u64,
@@ -193,6 +197,7 @@ impl<S: Scheduler + 'static> Engine<S> {
 
         let mut engine = Self {
             seen: vec![Seen::default(); cpus as usize],
+            posted: Vec::new(),
             sweep: bound.max(SHORTEST_SWEEP),
             sweeps: 0,
             slack: plan.timer_slack() + bound,
@@ -251,15 +256,33 @@ impl<S: Scheduler + 'static> Engine<S> {
                 break;
             }
             while self.watch.has_posts() {
-                for cpu in self.watch.take_posted() {
-                    self.board.stored(cpu.get());
-                    self.look_at(cpu.get());
-                }
+                let until = self.board.now() + POST_TAKES;
+                let posted = self.watch.take_posted();
+                self.posted
+                    .extend(posted.into_iter().map(|cpu| (cpu, until)));
+            }
+            if !self.posted.is_empty() {
+                self.look_at_posted();
             }
             if matches!(event.what, What::Resume { .. } | What::Ipi) {
                 self.look_at(event.who);
             }
         }
+    }
+
+    /// CPUs that something is posted to. Who posts to several at once does so one after the other, and an IPI to the first takes its
+    /// time: so each is looked at until the post is there, or is not to be expected any more.
+    fn look_at_posted(&mut self) {
+        let mut posted = core::mem::take(&mut self.posted);
+        let now = self.board.now();
+        posted.retain(|&(cpu, until)| {
+            self.board.stored(cpu.get());
+            self.look_at(cpu.get());
+            let pcpu = self.machine.pcpu(cpu);
+            let there = pcpu.is_none_or(|pcpu| pcpu.word.is_pending());
+            !there && now < until
+        });
+        self.posted = posted;
     }
 
     fn happen(&mut self, event: Event) {

@@ -77,6 +77,27 @@ fn an_idle_machine_does_nothing_but_sleep_deeply() {
     assert!(outcome.wakes <= 4, "only the starts: {}", outcome.wakes);
 }
 
+/// Who posts to several CPUs does so one after the other: the watcher must not have looked at the last of them before.
+#[test]
+fn posts_to_several_cpus_are_seen_when_they_come() {
+    for seed in [1, 6] {
+        keeps_all(&Plan {
+            scheduler: "rtds".to_owned(),
+            load: "pingpong*8".parse().unwrap(),
+            topology: Topology {
+                cpus: 8,
+                sockets: 1,
+                threads: 2,
+            },
+            machine: "skx".to_owned(),
+            jitter: 300,
+            seed,
+            length: 200 * MS,
+            ..plan()
+        });
+    }
+}
+
 #[test]
 fn random_small_machines_keep_all_promises() {
     for seed in 1..=40 {

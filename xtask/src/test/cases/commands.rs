@@ -129,9 +129,13 @@ fn mistakes(lab: &Lab<'_>) -> Result<()> {
     }
     let after = running.does("show")?.answer;
     ensure!(before == after, "{before:?}, then {after:?}");
-    running.does("cstate off C1 cpu=2")?;
-    let last = running.command("cstate off POLL cpu=2")?;
-    ensure!(!last.ok && last.why.contains("no state left"), "{last:?}");
+    running.does("cstate off POLL cpu=2")?;
+    let last = running.command("cstate off C1 cpu=2")?;
+    ensure!(!last.ok && last.why.contains("no sleep left"), "{last:?}");
+    running.does("cstate on POLL cpu=2")?;
+    // A CPU that only polls is not idle.
+    let last = running.command("cstate off C1 cpu=2")?;
+    ensure!(!last.ok && last.why.contains("no sleep left"), "{last:?}");
     end(running)
 }
 

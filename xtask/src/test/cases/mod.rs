@@ -53,7 +53,7 @@ pub fn all() -> Vec<Case> {
 }
 
 /// The guest kernels. A test checks that the build makes exactly these: none is forgotten.
-pub const GUESTS: [&str; 10] = [
+pub const GUESTS: [&str; 11] = [
     "adversity",
     "busy",
     "exits",
@@ -64,6 +64,7 @@ pub const GUESTS: [&str; 10] = [
     "quiet",
     "smp",
     "storm",
+    "wakes",
 ];
 
 #[cfg(test)]
