@@ -1089,9 +1089,10 @@ fn a_call_before_the_sleep_aborts_the_entry_and_the_choice_stands() {
 /// A host whose calls come in quick succession, and of which one sets a timer.
 struct SetsTimer<'a, 'b> {
     hosted: Hosted<'a, 'b>,
-    /// After so many more calls that bring the next one, the last of them sets the timer.
+    /// So many calls bring the next one, before one sets the timer.
     more: Cell<u32>,
-    at_once: bool,
+    /// Of those, the last so many bring it at once, the others in the next sleep.
+    at_once: u32,
 }
 
 impl IdleHost for SetsTimer<'_, '_> {
@@ -1103,7 +1104,7 @@ impl IdleHost for SetsTimer<'_, '_> {
         };
         self.more.set(more);
         let machine = self.hosted.1;
-        if self.at_once {
+        if more < self.at_once {
             let _ = machine.word.post(Events::CALL);
         } else {
             let next = (Moment::Asleep, Events::CALL);
@@ -1127,7 +1128,9 @@ fn whatever_call_sets_a_timer_is_the_last_before_a_new_choice() {
         // In the sleep or before it, after none, few and many others, asleep in between or not: the CPU never sleeps by a choice
         // that knows nothing of the timer.
         for moment in [Moment::Asleep, Moment::After(1), Moment::After(2)] {
-            for (more, at_once) in (0..30).flat_map(|more| [(more, true), (more, false)]) {
+            // A CPU that has been called in a few sleeps knows how long its way is, and looks for calls that come sooner.
+            let successions = (0..30).flat_map(|more| [0, 1, 2, 3, more].map(|last| (more, last)));
+            for (more, at_once) in successions {
                 let word = WakeWord::new();
                 let machine = Machine::new(&word, std::vec![(moment, Events::CALL)]);
                 let mut cpu = Cpu::new(&machine, method, MonitorTrust::SeesStores);
