@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn a_field_that_changed_under_its_clean_bit_is_named() {
-        let changes: [(u32, &str, fn(&mut Vmcb)); 13] = [
+        type Change = fn(&mut Vmcb);
+        let changes: [(u32, &str, Change); 13] = [
             (1, "intercept_cr", |v| v.control.intercept_cr = 1),
             (1, "intercept_dr", |v| v.control.intercept_dr = 1),
             (1, "intercept_exceptions", |v| {
