@@ -167,7 +167,7 @@ impl<S: Scheduler> Scheduler for Observed<S> {
 
     fn cpu_offline(&self, cpu: CpuId, now: Ticks) -> Result<CpuSet, SchedError> {
         let tickle = self.inner.cpu_offline(cpu, now)?;
-        self.watch.parted(cpu);
+        self.watch.parted(cpu, !tickle.is_empty());
         Ok(self.tickles(tickle))
     }
 

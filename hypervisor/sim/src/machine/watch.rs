@@ -198,9 +198,18 @@ impl Watch {
         }
     }
 
-    /// A CPU has left the scheduler: it is not idle, it is not there.
-    pub fn parted(&self, cpu: CpuId) {
-        self.notes().set_idle(cpu.get(), None);
+    /// A CPU has left the scheduler: it is not idle, it is not there. If something `moved` from it, that may have waited until the CPU
+    /// was out of its C-state, and waits for another one from now on. Nobody says what it was, so all that waits does so since now.
+    pub fn parted(&self, cpu: CpuId, moved: bool) {
+        let now = self.now();
+        let mut notes = self.notes();
+        notes.set_idle(cpu.get(), None);
+        if moved {
+            let waiting: Vec<u32> = notes.waiting.iter().map(|&(_, v)| v).collect();
+            for v in waiting {
+                notes.put(VcpuId::new(v), Place::Waiting { since: now });
+            }
+        }
     }
 
     /// A CPU has handed back what it ran.
